@@ -1,0 +1,58 @@
+"""Which pairs of policies a dump lets us compare, and which of them a correction acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from rollout_audit.corrections.model import Mode
+from rollout_audit.errors import MissingFieldError
+
+__all__ = ["Pair", "PairName", "pair_for", "pairs_in"]
+
+PairName = Literal["engine", "policy_update", "total"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A training policy against the policy that its ratio is anchored on."""
+
+    name: PairName
+    training: str
+    rollout: str
+    meaning: str
+
+
+_PAIRS = (
+    Pair("engine", "old_log_probs", "rollout_log_probs", "trainer before the update against the rollout engine"),
+    Pair("policy_update", "log_probs", "old_log_probs", "current policy against the trainer before the update"),
+    Pair("total", "log_probs", "rollout_log_probs", "current policy against the rollout engine"),
+)
+
+
+def pairs_in(fields: Collection[str]) -> tuple[Pair, ...]:
+    """The pairs whose two columns are recorded."""
+    return tuple(pair for pair in _PAIRS if pair.training in fields and pair.rollout in fields)
+
+
+def pair_for(mode: Mode, pairs: Collection[Pair]) -> Pair:
+    """The pair a mode compares: decoupled the recompute, bypass the current policy; the other where only that is there."""
+    preferred = "engine" if mode is Mode.DECOUPLED else "total"
+    by_name = {pair.name: pair for pair in pairs}
+    return by_name.get(preferred) or by_name.get("total") or by_name["engine"]
+
+
+def primary_mode(asked: Mode | None, pairs: Collection[Pair]) -> Mode:
+    """The mode of the report: as asked, else decoupled where `old_log_probs` is recorded.
+
+    Raises:
+        MissingFieldError: decoupled was asked for and the dump has no `old_log_probs`.
+    """
+    has_engine = any(pair.name == "engine" for pair in pairs)
+    if asked is Mode.DECOUPLED and not has_engine:
+        raise MissingFieldError(
+            "--mode decoupled compares old_log_probs, which this dump does not have; "
+            "--mode bypass compares log_probs, or name the column with --map old_log_probs=COLUMN"
+        )
+    return asked or (Mode.DECOUPLED if has_engine else Mode.BYPASS)

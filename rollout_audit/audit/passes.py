@@ -1,0 +1,131 @@
+"""One pass over the dump: every chunk becomes evidence on a thread, evidence is folded in the order of the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rollout_audit.audit.pairs import Pair
+from rollout_audit.audit.pictures import TokenSample
+from rollout_audit.corrections.packing import Packed, pack
+from rollout_audit.corrections.tokens import Tokens
+from rollout_audit.dumps.chunk import Chunk
+from rollout_audit.engines.threads import map_in_order
+from rollout_audit.statistics.pair import PairState, RowTable, pair_state
+from rollout_audit.statistics.plan import PairPlan
+from rollout_audit.statistics.tail import TokenPlaces
+
+__all__ = ["PassPlan", "PassState", "run_pass"]
+
+
+@dataclass(frozen=True)
+class PassPlan:
+    """What the pass keeps: one plan a pair, and the rows whose tokens are sampled for pictures."""
+
+    pairs: Mapping[Pair, PairPlan]
+    primary: Pair
+    sample_stride: int
+    first_row_of_file: Sequence[int]
+    """number of rows in all files before each file"""
+    device: torch.device
+
+
+@dataclass
+class PassState:
+    """Mergeable evidence of a run of chunks. The identity is a fresh instance; `absorb` leaves its argument alone."""
+
+    pairs: dict[str, PairState] = field(default_factory=dict)
+    common: RowTable = field(default_factory=RowTable)
+    uids: list[tuple[str, ...] | None] = field(default_factory=list)
+    sample: RowTable = field(default_factory=RowTable)
+    tokens: int = 0
+
+    def absorb(self, other: PassState) -> None:
+        for name, state in other.pairs.items():
+            self.pairs.setdefault(name, PairState()).absorb(state)
+        self.common.absorb(other.common)
+        self.uids.extend(other.uids)
+        self.sample.absorb(other.sample)
+        self.tokens += other.tokens
+
+    def token_sample(self, stride: int) -> TokenSample:
+        columns = self.sample.columns()
+        return TokenSample(
+            stride=stride,
+            training_log_probs=columns["training"],
+            rollout_log_probs=columns["rollout"],
+            positions=columns["position"].astype(np.int64),
+            row_lengths=columns["row_length"].astype(np.int64),
+        )
+
+
+def run_pass(
+    chunks: Iterable[Chunk],
+    plan: PassPlan,
+    workers: int,
+    on_progress: Callable[[int], None] | None = None,
+) -> PassState:
+    """Fold all chunks; `on_progress` is told the number of rows of each chunk done."""
+    total = PassState()
+    for state in map_in_order(lambda chunk: chunk_state(chunk, plan), chunks, workers):
+        total.absorb(state)
+        if on_progress is not None:
+            on_progress(len(state.common.parts[0]["step"]))
+    return total
+
+
+def chunk_state(chunk: Chunk, plan: PassPlan) -> PassState:
+    """The evidence of one chunk by itself."""
+    packed = pack(chunk, plan.device)
+    places = TokenPlaces(chunk.file, chunk.row_numbers, chunk.offsets, packed.flat)
+    steps = torch.from_numpy(chunk.steps.astype(np.int64)).to(plan.device)
+    tokens = {pair: packed.tokens(pair.training, pair.rollout) for pair in plan.pairs}
+    return PassState(
+        pairs={p.name: pair_state(tokens[p], steps, places, its) for p, its in plan.pairs.items()},
+        common=RowTable([_common_columns(packed)]),
+        uids=[chunk.uids],
+        sample=RowTable([_sample(packed, tokens[plan.primary], plan)]),
+        tokens=chunk.tokens,
+    )
+
+
+def _common_columns(packed: Packed) -> dict[str, NDArray[np.float64]]:
+    chunk = packed.chunk
+    columns = {
+        "file": np.full(chunk.rows, chunk.file, dtype=np.float64),
+        "row": chunk.row_numbers.astype(np.float64),
+        "step": chunk.steps.astype(np.float64),
+        "tokens": np.diff(chunk.offsets).astype(np.float64),
+    }
+    if chunk.reward is not None:
+        columns["reward"] = chunk.reward
+    if chunk.advantages is not None:
+        columns["advantage"] = _row_means(chunk.advantages[packed.flat], packed.lengths)
+    if chunk.policy_versions is not None and chunk.trainer_versions is not None:
+        columns["policy_age"] = (chunk.trainer_versions - chunk.policy_versions).astype(np.float64)
+    return columns
+
+
+def _row_means(values: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """NaN for a row without valid tokens."""
+    sums = torch.segment_reduce(torch.from_numpy(values), "sum", lengths=torch.from_numpy(lengths), initial=0.0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sums.numpy() / lengths)
+
+
+def _sample(packed: Packed, tokens: Tokens, plan: PassPlan) -> dict[str, NDArray[np.float64]]:
+    """Every stride-th row of the dump by its number, so that chunking does not matter."""
+    chunk = packed.chunk
+    number = chunk.row_numbers + plan.first_row_of_file[chunk.file]
+    chosen = np.repeat(number % plan.sample_stride == 0, packed.lengths)
+    row = np.repeat(np.arange(chunk.rows), packed.lengths)[chosen]
+    return {
+        "training": tokens.training_log_probs.cpu().numpy()[chosen],
+        "rollout": tokens.rollout_log_probs.cpu().numpy()[chosen],
+        "position": (packed.flat[chosen] - chunk.offsets[row]).astype(np.float64),
+        "row_length": packed.lengths[row].astype(np.float64),
+    }

@@ -1,0 +1,52 @@
+"""The arrays behind pictures and Parquet tables: plain NumPy, no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Histogram", "Pictures", "TokenSample"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of log-ratios between edges: counts[i] lie in (edges[i], edges[i + 1]]."""
+
+    edges: Array
+    """[bins + 1] ascending, finite"""
+    counts: NDArray[np.int64]
+    """[bins]"""
+
+
+@dataclass(frozen=True)
+class TokenSample:
+    """Valid tokens of every `stride`-th row: all tokens while the dump is small."""
+
+    stride: int
+    training_log_probs: Array
+    rollout_log_probs: Array
+    positions: NDArray[np.int64]
+    """place in the response, masked tokens counted"""
+    row_lengths: NDArray[np.int64]
+    """valid tokens of the token's row"""
+
+    @property
+    def log_ratio(self) -> Array:
+        return self.training_log_probs - self.rollout_log_probs
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Evidence of the primary pair that a reader would rather see than read."""
+
+    histogram: Histogram
+    sample: TokenSample
+    sequences: Mapping[str, Sequence[object] | Array]
+    """one entry a scored row: uid, file, row, step, valid_tokens, reward, … and the columns of `row_columns`"""
+    steps: Sequence[Mapping[str, object]]
+    """long form of every figure of every step: step, subject, stage, metric, value, reason"""

@@ -1,0 +1,230 @@
+"""The report as plain data: what `report.json` holds, and beside it the arrays that pictures and tables are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from rollout_audit.audit.pictures import Pictures
+
+__all__ = [
+    "SCHEMA_NAME",
+    "SCHEMA_VERSION",
+    "CorrectionReport",
+    "Counts",
+    "FindingReport",
+    "HealthVerdict",
+    "InputFile",
+    "PairReport",
+    "Report",
+    "Settings",
+    "StepReport",
+    "WorstSequence",
+    "WorstTokenReport",
+]
+
+SCHEMA_NAME = "rollout-audit/report"
+SCHEMA_VERSION = 1
+
+Number = float | int | None
+Figures = Annotated[dict[str, Number], Field(description="metric name → value; null where it cannot be computed")]
+Reasons = Annotated[dict[str, str], Field(description="metric name → why its value is null (or 0)")]
+Status = Literal["ok", "warn", "critical", "unmeasured"]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SchemaTag(Strict):
+    name: str = SCHEMA_NAME
+    version: int = SCHEMA_VERSION
+
+
+class ToolTag(Strict):
+    name: str = "rollout-audit"
+    version: str
+    libraries: dict[str, str]
+
+
+class InputFile(Strict):
+    name: str
+    format: str
+    size: int = Field(description="bytes")
+    rows: int
+    digest: str = Field(description="SHA-256 over size and Parquet footer or safetensors header")
+
+
+class Settings(Strict):
+    mode: Literal["decoupled", "bypass"]
+    training_column: str = Field(description="the column that stands for the training policy π")
+    rollout_column: str
+    presets: list[str]
+    reference: str = Field(description="the correction that the health rules look at")
+    on_fault: Literal["stop", "drop"]
+    steps: str | None = None
+    limit: int | None = None
+    chunk_tokens: int
+
+
+class Counts(Strict):
+    files: int
+    steps: int
+    sequences: int = Field(description="all rows read")
+    scored_sequences: int = Field(description="rows with at least one valid token; all metrics are over these")
+    tokens: int = Field(description="all response tokens, masked ones included")
+    valid_tokens: int
+    dropped_sequences: int = Field(description="left out by --on-fault drop")
+
+
+class FindingReport(Strict):
+    kind: str
+    severity: Literal["error", "warning", "info"]
+    message: str
+    file: str | None = None
+    row: int | None = None
+    position: int | None = None
+    count: int = 1
+
+
+class DroppedSequence(Strict):
+    file: str
+    row: int
+    uid: str
+    kind: str
+
+
+class HealthVerdict(Strict):
+    """One health rule held against the data."""
+
+    metric: str
+    status: Status
+    value: Number
+    comparison: str = Field(description="what the rule objects to, e.g. '<' or 'outside'")
+    limit: str
+    subject: str = Field(description="'mismatch' for raw metrics, else the correction's name")
+    advice: str
+
+
+class PairReport(Strict):
+    """Native metrics of one training policy against one rollout policy."""
+
+    name: Literal["engine", "policy_update", "total"]
+    training_column: str
+    rollout_column: str
+    meaning: str
+    metrics: Figures
+    reasons: Reasons
+
+
+class StageReport(Strict):
+    raw: Figures
+    bounded: Figures
+    normalised: Figures
+    kept: Figures
+
+
+class CorrectionReport(Strict):
+    """One correction over the whole dump."""
+
+    name: str
+    origin: str
+    use: str
+    mode: Literal["decoupled", "bypass"]
+    loss: str
+    formula: str = Field(description="what it does, in words and numbers")
+    keeps: list[str] = Field(description="effective interval of each bound and rule")
+    recommended: str | None
+    training_column: str
+    stages: StageReport
+    reasons: Reasons = Field(description="'stage.metric' → why its value is null (or 0)")
+    status: Status = Field(description="a mark, not a verdict: how its kept stage stands against the health limits")
+
+
+class StepCorrection(Strict):
+    kept: Figures
+    bounded: Figures
+
+
+class StepReport(Strict):
+    step: int
+    sequences: int
+    valid_tokens: int
+    mean_tokens: Number = Field(description="valid tokens of a sequence, mean")
+    policy_age: Number = Field(description="trainer_version − policy_version, mean; null where not recorded")
+    reward_mean: Number
+    metrics: Figures
+    reasons: Reasons
+    pairs: dict[str, Figures] = Field(description="native metrics of the other pairs, by name")
+    corrections: dict[str, StepCorrection]
+
+
+class WorstTokenReport(Strict):
+    file: str
+    row: int
+    position: int
+    uid: str
+    step: int
+    training_log_prob: float
+    rollout_log_prob: float
+    log_ratio: float
+
+
+class WorstSequence(Strict):
+    file: str
+    row: int
+    uid: str
+    step: int
+    valid_tokens: int
+    log_ratio_mean: float
+    log_ratio_sum: float
+    k3_mean: float
+    log_ratio_max_abs: float
+
+
+class Report(Strict):
+    """Everything one audit found. Every number is finite or null with a reason."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+    schema_tag: SchemaTag = Field(default_factory=SchemaTag, alias="schema")
+    tool: ToolTag
+    created: str = Field(description="UTC; the one field that differs between two runs (SOURCE_DATE_EPOCH is honoured)")
+    inputs: list[InputFile]
+    settings: Settings
+    counts: Counts
+    status: Status
+    headline: str
+    health: list[HealthVerdict] = Field(description="worst first")
+    findings: list[FindingReport]
+    dropped: list[DroppedSequence]
+    overall: Figures
+    overall_reasons: Reasons
+    pairs: list[PairReport]
+    steps: list[StepReport]
+    corrections: list[CorrectionReport]
+    worst_tokens: list[WorstTokenReport]
+    worst_sequences: list[WorstSequence]
+    notes: list[str] = Field(description="what the figures are and are not: error of quantiles, sampling, limits of the method")
+
+    _pictures: Pictures | None = PrivateAttr(default=None)
+
+    @property
+    def pictures(self) -> Pictures:
+        """Arrays for plots and Parquet tables; there after an audit, not in a report read back from JSON.
+
+        Raises:
+            ValueError: the report was read from JSON.
+        """
+        if self._pictures is None:
+            raise ValueError("this report was read from JSON: its arrays were not kept")
+        return self._pictures
+
+    def to_json(self) -> str:
+        """Strict JSON, two spaces deep, with a newline at the end."""
+        return self.model_dump_json(by_alias=True, indent=2) + "\n"
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        return cls.model_json_schema(by_alias=True)

@@ -1,0 +1,139 @@
+"""Token rules and bounds as intervals of the log-ratio.
+
+Every bound on ρ, k1, k2, k3 or |d| is a closed interval of d. A rule is *defined* by that interval: the direct
+definition and the streamed tables both compare d with it, so they agree on every tie. exp(log 3.0) > 3.0 in
+floating point, so each end is moved to the last float64 that still satisfies the inequality as written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rollout_audit.corrections.model import Bound, Rule, Statistic, Weight
+from rollout_audit.errors import ConfigError
+
+__all__ = ["EVERYTHING", "Interval", "at_least", "at_most", "k3_roots", "ratio_interval", "token_interval", "weight_interval"]
+
+
+class Interval(NamedTuple):
+    """lower ≤ d ≤ upper."""
+
+    lower: float
+    upper: float
+
+    def intersect(self, other: Interval) -> Interval:
+        return Interval(max(self.lower, other.lower), min(self.upper, other.upper))
+
+
+EVERYTHING = Interval(-math.inf, math.inf)
+
+
+def at_most(upper: float) -> float:
+    """The largest float64 d with exp(d) ≤ upper."""
+    return _last(math.log(upper), math.inf, lambda d: math.exp(d) <= upper)
+
+
+def at_least(lower: float) -> float:
+    """The smallest float64 d with exp(d) ≥ lower."""
+    return _last(math.log(lower), -math.inf, lambda d: math.exp(d) >= lower)
+
+
+def k3_roots(threshold: float) -> Interval:
+    """All d with expm1(d) − d ≤ threshold.
+
+    Newton's method from ±√(2t): the Lambert-W form loses every digit below t ≈ 1e-6 and overflows above 700.
+    """
+    return Interval(_k3_root(threshold, -1.0), _k3_root(threshold, 1.0))
+
+
+def ratio_interval(lower: float | None, upper: float | None) -> Interval:
+    """The log-ratios whose ratio lies in [lower, upper]; None leaves a side open."""
+    low = -math.inf if lower is None or lower <= 0 else at_least(lower)
+    high = math.inf if upper is None or math.isinf(upper) else at_most(upper)
+    return Interval(low, high)
+
+
+def weight_interval(weight: Weight) -> Interval:
+    """The log-ratios, at the weight's own level, that its bounds leave alone."""
+    lower = None if weight.bound is Bound.TRUNCATE else weight.lower
+    upper = weight.upper
+    if weight.bound is Bound.NONE:
+        return EVERYTHING
+    return _open_beyond(ratio_interval(lower, upper), weight.clamp)
+
+
+def token_interval(rule: Rule) -> Interval:
+    """The log-ratios that a token rule keeps.
+
+    Raises:
+        ConfigError: for a lower bound on k2, k3 or |d|, which no interval can express, and for `prob_diff`.
+    """
+    return _open_beyond(_statistic_interval(rule), rule.clamp)
+
+
+def _statistic_interval(rule: Rule) -> Interval:
+    match rule.statistic:
+        case Statistic.RATIO:
+            return ratio_interval(rule.lower, rule.upper)
+        case Statistic.K1:
+            low = -math.inf if rule.upper is None else -rule.upper
+            high = math.inf if rule.lower is None else -rule.lower
+            return Interval(low, high)
+        case Statistic.PROB_DIFF:
+            raise ConfigError(rule.name, rule.upper, "a probability difference is no interval of the log-ratio")
+    if rule.upper is None or (rule.lower or 0.0) > 0:
+        raise ConfigError(rule.name, (rule.lower, rule.upper), "takes one upper bound")
+    if rule.statistic is Statistic.K3:
+        return k3_roots(rule.upper)
+    if rule.statistic is Statistic.ABS_LOG_RATIO:
+        return Interval(-rule.upper, rule.upper)
+    limit = rule.upper
+    reach = _last(math.sqrt(2.0 * limit), math.inf, lambda d: d * d / 2.0 <= limit)
+    return Interval(-reach, reach)
+
+
+def _open_beyond(interval: Interval, clamp: float | None) -> Interval:
+    """Where d is clamped to ±c first, an end at or beyond c never rejects."""
+    if clamp is None:
+        return interval
+    lower = -math.inf if interval.lower <= -clamp else interval.lower
+    upper = math.inf if interval.upper >= clamp else interval.upper
+    return Interval(lower, upper)
+
+
+def _last(start: float, direction: float, satisfies: Callable[[float], bool]) -> float:
+    """The float64 farthest in `direction` from near `start` that satisfies a monotone predicate."""
+    value = start
+    while not satisfies(value):
+        value = math.nextafter(value, -direction)
+    while satisfies(beyond := math.nextafter(value, direction)):
+        value = beyond
+    return value
+
+
+def _k3_root(threshold: float, sign: float) -> float:
+    if threshold <= 0:
+        return 0.0
+    root = _newton(threshold, sign)
+    return _last(root, sign * math.inf, lambda d: _k3(d) <= threshold)
+
+
+def _newton(threshold: float, sign: float) -> float:
+    """Root of k3(d) = threshold on one side of 0; starts outside the root, where k3 is convex, so it descends to it."""
+    value = sign * math.sqrt(2.0 * threshold)
+    if sign > 0:
+        value = min(value, math.log1p(threshold) + 2.0)
+    else:
+        value -= threshold
+    for _ in range(100):
+        step = (_k3(value) - threshold) / math.expm1(value)
+        value -= step
+        if abs(step) <= 1e-16 * abs(value):
+            break
+    return value
+
+
+def _k3(d: float) -> float:
+    return math.inf if d > 709.0 else math.expm1(d) - d

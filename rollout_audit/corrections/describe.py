@@ -1,0 +1,116 @@
+"""A correction in words: its formula, and the ratios that each of its bounds and rules lets through."""
+
+from __future__ import annotations
+
+import math
+
+from rollout_audit.corrections.cuts import k3_roots
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Level,
+    Loss,
+    Mode,
+    Rule,
+    Statistic,
+    Weight,
+)
+
+__all__ = ["describe", "effective_intervals"]
+
+_RATIO_OF_LEVEL = {
+    Level.TOKEN: "ρ of the token",
+    Level.SEQUENCE: "product ratio of the sequence",
+    Level.GEOMETRIC: "geometric ratio of the sequence",
+    Level.SEGMENT: "geometric ratio of the segment",
+}
+_RATIO_OF_AGGREGATION = {
+    Aggregation.TOKEN: "ρ of the token",
+    Aggregation.SEQ_SUM: "product ratio of the sequence",
+    Aggregation.SEQ_MEAN: "geometric ratio of the sequence",
+    Aggregation.SEQ_MAX: "every ρ of the sequence",
+    Aggregation.SEQ_MIN: "some ρ of the sequence",
+    Aggregation.SEGMENT_MEAN: "geometric ratio of the segment",
+}
+_BOUND = {Bound.TRUNCATE: "capped at", Bound.CLIP: "clipped into", Bound.MASK: "0 outside"}
+
+
+def describe(correction: Correction) -> str:
+    """One line: weight, rejection, veto, mode."""
+    parts = [_weight_text(correction.applied_weight), *(_rule_text(rule) for rule in correction.rules)]
+    if correction.veto is not None:
+        parts.append(f"veto below ρ {correction.veto:g}")
+    if correction.mode is Mode.BYPASS:
+        parts.append("bypass, PPO ratio carries the weight" if correction.loss is Loss.PPO_CLIP else "bypass, reinforce")
+    return "; ".join(part for part in parts if part) or "no correction"
+
+
+def effective_intervals(correction: Correction) -> list[str]:
+    """What each bound and rule lets through, as ratios: verl's k1 band "0.5_5.0" lets [0.2, 2] through."""
+    weight = correction.applied_weight
+    texts = []
+    if weight.bound is not Bound.NONE:
+        texts.append(f"{_RATIO_OF_LEVEL[weight.level]} {_weight_interval(weight)} in full")
+    return texts + [_rule_interval(rule) for rule in correction.all_rules]
+
+
+def _weight_text(weight: Weight) -> str:
+    if weight.level is Level.NONE:
+        return ""
+    text = f"{weight.level.value} weight"
+    if weight.bound is Bound.TRUNCATE:
+        text += f" capped at {weight.upper:g}"
+    elif weight.bound is not Bound.NONE:
+        text += f" {_BOUND[weight.bound]} {_weight_interval(weight)}"
+    return text + (", batch-normalised" if weight.normalise else "")
+
+
+def _weight_interval(weight: Weight) -> str:
+    return _interval(0.0 if weight.lower is None else weight.lower, math.inf if weight.upper is None else weight.upper)
+
+
+def _rule_text(rule: Rule) -> str:
+    if rule.statistic in (Statistic.K1, Statistic.RATIO):
+        return f"{rule.name} keeps ρ {_ratio_bounds(rule)}"
+    return f"{rule.name} {_bounds_text(rule)}"
+
+
+def _rule_interval(rule: Rule) -> str:
+    where = _RATIO_OF_AGGREGATION[rule.aggregation]
+    if rule.statistic in (Statistic.K1, Statistic.RATIO):
+        return f"{where} {_ratio_bounds(rule)}"
+    by_token = rule.aggregation in (Aggregation.TOKEN, Aggregation.SEQ_MAX)
+    if by_token and rule.upper is not None and rule.statistic is not Statistic.PROB_DIFF:
+        return f"{where} {_token_ratios(rule.statistic, rule.upper)}"
+    return f"{rule.name} {_bounds_text(rule)}"
+
+
+def _ratio_bounds(rule: Rule) -> str:
+    """k1 is −log ρ: its bounds swap ends as ratios."""
+    if rule.statistic is Statistic.RATIO:
+        lower = 0.0 if rule.lower is None else rule.lower
+        return _interval(lower, math.inf if rule.upper is None else rule.upper)
+    lower = 0.0 if rule.upper is None else math.exp(-rule.upper)
+    return _interval(lower, math.inf if rule.lower is None else math.exp(-rule.lower))
+
+
+def _token_ratios(statistic: Statistic, upper: float) -> str:
+    if statistic is Statistic.K3:
+        low, high = k3_roots(upper)
+    else:
+        high = math.sqrt(2.0 * upper) if statistic is Statistic.K2 else upper
+        low = -high
+    return _interval(math.exp(low), math.exp(min(high, 700.0)))
+
+
+def _bounds_text(rule: Rule) -> str:
+    if rule.lower is None:
+        return f"≤ {rule.upper:g}"
+    return f"≥ {rule.lower:g}" if rule.upper is None else f"in [{rule.lower:g}, {rule.upper:g}]"
+
+
+def _interval(lower: float, upper: float) -> str:
+    if math.isinf(upper):
+        return f"≥ {lower:g}"
+    return f"≤ {upper:g}" if lower == 0.0 else f"in [{lower:g}, {upper:g}]"

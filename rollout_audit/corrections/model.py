@@ -1,0 +1,191 @@
+"""The one vocabulary that says what any trainer does to its tokens (data only, no tensors)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rollout_audit.errors import ConfigError
+
+__all__ = [
+    "SAFETY_CLAMP",
+    "Aggregation",
+    "Bound",
+    "Correction",
+    "Denominator",
+    "Level",
+    "Loss",
+    "Mode",
+    "Rule",
+    "Statistic",
+    "Weight",
+]
+
+SAFETY_CLAMP = 20.0
+"""Bound on |log-ratio| before exp in verl, slime's mis.py, SkyRL and ms-swift."""
+
+
+class Level(StrEnum):
+    """What one importance weight is made of."""
+
+    NONE = "none"
+    TOKEN = "token"
+    """exp d of the token"""
+    SEQUENCE = "sequence"
+    """exp Σd of the response, on each of its tokens"""
+    GEOMETRIC = "geometric"
+    """exp mean d of the response, on each of its tokens"""
+    SEGMENT = "segment"
+    """exp mean d of the run of mask 1 that holds the token"""
+
+
+class Bound(StrEnum):
+    """What happens to a weight outside its bounds."""
+
+    NONE = "none"
+    TRUNCATE = "truncate"
+    """min(w, upper); a lower bound is not looked at"""
+    CLIP = "clip"
+    """moved to the nearer bound"""
+    MASK = "mask"
+    """0 outside [lower, upper], both inclusive (IcePop)"""
+
+
+class Statistic(StrEnum):
+    """A function of the log-ratio d (or of the two probabilities) that a rejection rule looks at."""
+
+    K1 = "k1"
+    """−d"""
+    K2 = "k2"
+    """d² / 2"""
+    K3 = "k3"
+    """expm1(d) − d"""
+    RATIO = "ratio"
+    """exp d; aggregated in log space: exp Σd, exp mean d, exp max d, exp min d"""
+    ABS_LOG_RATIO = "abs_log_ratio"
+    """|d|"""
+    PROB_DIFF = "prob_diff"
+    """π − μ, in probability"""
+
+
+class Aggregation(StrEnum):
+    TOKEN = "token"
+    """each token by itself"""
+    SEQ_SUM = "seq_sum"
+    SEQ_MEAN = "seq_mean"
+    SEQ_MAX = "seq_max"
+    SEQ_MIN = "seq_min"
+    SEGMENT_MEAN = "segment_mean"
+    """mean over the run of mask 1 that holds the token; removes that run"""
+
+    @property
+    def per_row(self) -> bool:
+        """Whether the rule decides on whole responses."""
+        return self.value.startswith("seq_")
+
+
+class Denominator(StrEnum):
+    """What the loss divides by after rejection."""
+
+    KEPT = "kept"
+    """tokens that are left (verl)"""
+    ORIGINAL = "original"
+    """all valid tokens (slime, miles, TRL, …)"""
+
+
+class Mode(StrEnum):
+    DECOUPLED = "decoupled"
+    """π is the trainer's recompute before the update (`old_log_probs`)"""
+    BYPASS = "bypass"
+    """π is the current policy (`log_probs`); the rollout policy is the anchor of the loss"""
+
+
+class Loss(StrEnum):
+    PPO_CLIP = "ppo_clip"
+    REINFORCE = "reinforce"
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Importance weight: level, then clamp of the log-ratio, then bounds, then batch normalisation.
+
+    `lower` and `upper` bound the ratio. `clamp` bounds |log-ratio| before exp, after the sum at sequence level;
+    None leaves it alone. `normalise` divides by the mean weight over the valid tokens before rejection (token,
+    segment) or over the sequences (sequence, geometric).
+    """
+
+    level: Level = Level.NONE
+    bound: Bound = Bound.NONE
+    lower: float | None = None
+    upper: float | None = None
+    normalise: bool = False
+    clamp: float | None = SAFETY_CLAMP
+
+    def __post_init__(self) -> None:
+        for key, value in (("lower", self.lower), ("upper", self.upper)):
+            if value is not None and not value > 0:
+                raise ConfigError(key, value, "a bound on a ratio must be positive")
+        if self.lower is not None and self.upper is not None and self.lower > self.upper:
+            raise ConfigError("lower", self.lower, f"above the upper bound {self.upper!r}")
+        if self.bound is not Bound.NONE and self.upper is None and self.lower is None:
+            raise ConfigError("upper", None, f"bound mode {self.bound.value} needs a bound")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Keep where lower ≤ statistic ≤ upper, both inclusive and in the statistic's own units.
+
+    For `k1` these are log units: verl's "0.5_2.0" is lower = log 0.5, upper = log 2. `clamp` bounds |d| of each
+    token before the statistic is taken.
+    """
+
+    statistic: Statistic
+    aggregation: Aggregation
+    lower: float | None = None
+    upper: float | None = None
+    clamp: float | None = SAFETY_CLAMP
+
+    def __post_init__(self) -> None:
+        if self.lower is None and self.upper is None:
+            raise ConfigError(self.name, None, "a rejection rule needs a bound")
+        if self.lower is not None and self.upper is not None and self.lower > self.upper:
+            raise ConfigError(self.name, (self.lower, self.upper), "lower bound above the upper bound")
+
+    @property
+    def name(self) -> str:
+        """The name verl's option has where it has one: `token_k1`, `seq_mean_k3`."""
+        return f"{self.aggregation.value}_{self.statistic.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Weight, rejection and veto of one configuration; rules are joined by AND.
+
+    `veto`: a response with any valid token of ρ < veto (strict) is removed whole.
+    """
+
+    weight: Weight = Weight()
+    rules: tuple[Rule, ...] = ()
+    veto: float | None = None
+    denominator: Denominator = Denominator.KEPT
+    mode: Mode = Mode.DECOUPLED
+    loss: Loss = Loss.PPO_CLIP
+
+    def __post_init__(self) -> None:
+        if self.veto is not None and not 0 < self.veto:
+            raise ConfigError("veto", self.veto, "a veto threshold must be positive")
+
+    @property
+    def applied_weight(self) -> Weight:
+        """The weight that multiplies the loss: none in bypass with ppo_clip, where the ratio carries it."""
+        carried = self.mode is Mode.BYPASS and self.loss is Loss.PPO_CLIP
+        return Weight() if carried else self.weight
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The rules with the veto as one more: least log-ratio of the row ≥ log veto."""
+        if self.veto is None:
+            return self.rules
+        veto = Rule(Statistic.K1, Aggregation.SEQ_MAX, upper=-math.log(self.veto), clamp=None)
+        return (*self.rules, veto)

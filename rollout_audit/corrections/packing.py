@@ -1,0 +1,69 @@
+"""From a chunk of a dump to the packed tokens that corrections and statistics act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollout_audit.corrections.tokens import Tokens
+from rollout_audit.dumps.chunk import Chunk
+
+__all__ = ["Packed", "pack"]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The valid tokens of a chunk, selected once for every pair of policies that is compared on it."""
+
+    chunk: Chunk
+    flat: NDArray[np.int64]
+    """[tokens] place of each valid token among all tokens of the chunk"""
+    lengths: NDArray[np.int64]
+    """[rows] valid tokens of each row"""
+    device: torch.device
+
+    @cached_property
+    def segment_lengths(self) -> Tensor:
+        """int64 [segments] length of each run of mask 1."""
+        return torch.from_numpy(_segment_lengths(self.flat, self.lengths)).to(self.device)
+
+    def column(self, name: str) -> Tensor:
+        """float64 [tokens] a token column of the chunk on the device."""
+        values: NDArray[np.floating[Any]] = getattr(self.chunk, name)
+        return torch.from_numpy(values[self.flat].astype(np.float64)).to(self.device)
+
+    def tokens(self, training: str, rollout: str = "rollout_log_probs") -> Tokens:
+        """The pair of policies in those two columns."""
+        has_advantages = self.chunk.advantages is not None
+        return Tokens(
+            lengths=torch.from_numpy(self.lengths).to(self.device),
+            training_log_probs=self.column(training),
+            rollout_log_probs=self.column(rollout),
+            segment_lengths=self.segment_lengths,
+            advantages=self.column("advantages") if has_advantages else None,
+        )
+
+
+def pack(chunk: Chunk, device: torch.device) -> Packed:
+    """Select the valid tokens; rows without one keep their place with length 0."""
+    flat = np.flatnonzero(chunk.response_mask)
+    row_ends = np.searchsorted(flat, chunk.offsets)
+    return Packed(chunk, flat, np.diff(row_ends), device)
+
+
+def _segment_lengths(flat: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A run ends where the next valid token is not the next token, or is in the next row."""
+    if not len(flat):
+        return np.empty(0, dtype=np.int64)
+    starts = np.empty(len(flat), dtype=bool)
+    starts[0] = True
+    np.not_equal(np.diff(flat), 1, out=starts[1:])
+    row_starts = np.cumsum(lengths)[:-1]
+    starts[row_starts[row_starts < len(flat)]] = True
+    return np.diff(np.flatnonzero(starts), append=len(flat))

@@ -1,0 +1,68 @@
+"""The batch that corrections act on: valid tokens only, packed row after row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+__all__ = ["Tokens", "row_max", "row_mean", "row_min", "row_sum", "spread"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Valid tokens of whole rows, end to end, float64 on one device.
+
+    Masked positions were dropped before anything was computed, so nothing under a 0 mask can change a number.
+    """
+
+    lengths: Tensor
+    """int64 [rows] valid tokens of each row; 0 for a row without any"""
+    training_log_probs: Tensor
+    """float64 [tokens] log π"""
+    rollout_log_probs: Tensor
+    """float64 [tokens] log μ"""
+    segment_lengths: Tensor
+    """int64 [segments] length of each run of mask 1, in order; runs never cross a row"""
+    advantages: Tensor | None = None
+    """float64 [tokens]"""
+
+    @cached_property
+    def log_ratio(self) -> Tensor:
+        """float64 [tokens] d = log π − log μ, the difference of the stored values."""
+        return self.training_log_probs - self.rollout_log_probs
+
+    @property
+    def rows(self) -> int:
+        return self.lengths.shape[0]
+
+    def with_training(self, training_log_probs: Tensor) -> Tokens:
+        """The same tokens seen by another training policy."""
+        return replace(self, training_log_probs=training_log_probs)
+
+
+def row_sum(values: Tensor, lengths: Tensor) -> Tensor:
+    """[tokens] → [rows] sums; 0 for an empty row."""
+    return torch.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
+
+
+def row_mean(values: Tensor, lengths: Tensor) -> Tensor:
+    """[tokens] → [rows] means; 0 for an empty row."""
+    return row_sum(values, lengths) / lengths.clamp(min=1)
+
+
+def row_max(values: Tensor, lengths: Tensor) -> Tensor:
+    """[tokens] → [rows] maxima; −inf for an empty row."""
+    return torch.segment_reduce(values, "max", lengths=lengths, initial=-torch.inf)
+
+
+def row_min(values: Tensor, lengths: Tensor) -> Tensor:
+    """[tokens] → [rows] minima; +inf for an empty row."""
+    return torch.segment_reduce(values, "min", lengths=lengths, initial=torch.inf)
+
+
+def spread(per_row: Tensor, lengths: Tensor) -> Tensor:
+    """[rows] → [tokens]: each row's value on every token of the row."""
+    return torch.repeat_interleave(per_row, lengths)

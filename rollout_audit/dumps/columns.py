@@ -1,0 +1,124 @@
+"""Columns as NumPy arrays, whatever file they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["Batch", "ColumnInfo", "Ragged", "Scalars", "Source", "no_rows"]
+
+
+def no_rows() -> NDArray[np.int64]:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Lists of consecutive rows, end to end: row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: NDArray[Any]
+    """[tokens] numbers; NaN (0 for integers) where the element is null"""
+    offsets: NDArray[np.int64]
+    """[rows + 1], from 0"""
+    null_rows: NDArray[np.int64] = field(default_factory=no_rows)
+    """rows without a list (not: with an empty one); their span is empty"""
+    nulls: NDArray[np.int64] = field(default_factory=no_rows)
+    """places in `values` of null elements"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """One value a row."""
+
+    values: NDArray[Any]
+    """[rows] int64, float64 or object (str)"""
+    null_rows: NDArray[np.int64] = field(default_factory=no_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Consecutive whole rows of one file, by column name."""
+
+    row_numbers: NDArray[np.int64]
+    """[rows] in the file, from 0"""
+    columns: Mapping[str, Ragged | Scalars]
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_numbers)
+
+    def select(self, keep: NDArray[np.bool_]) -> Batch:
+        """The batch with only the rows where `keep` ([rows]) is true."""
+        if keep.all():
+            return self
+        columns = {name: _selected(column, keep) for name, column in self.columns.items()}
+        return Batch(self.row_numbers[keep], columns)
+
+
+def _selected(column: Ragged | Scalars, keep: NDArray[np.bool_]) -> Ragged | Scalars:
+    null_rows = _renumbered(column.null_rows, keep)
+    if isinstance(column, Scalars):
+        return Scalars(column.values[keep], null_rows)
+    lengths = np.diff(column.offsets)
+    tokens = np.repeat(keep, lengths)
+    offsets = np.concatenate(([0], np.cumsum(lengths[keep]))).astype(np.int64)
+    return Ragged(column.values[tokens], offsets, null_rows, _renumbered(column.nulls, tokens))
+
+
+def _renumbered(places: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Places that are kept, counted among what is kept."""
+    return (np.cumsum(keep)[places[keep[places]]] - 1).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """What the metadata says of one column."""
+
+    name: str
+    type: str
+    """as stored, e.g. `list<float>` or `BF16`"""
+    element: str
+    """`float16`, `bfloat16`, `float32`, `float64`, `int`, `bool`, `null`, `text` or `other`"""
+    is_list: bool
+
+
+class Source(Protocol):
+    """One open file; `plan` and `columns` come from its metadata alone."""
+
+    @property
+    def columns(self) -> tuple[ColumnInfo, ...]: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def row_groups(self) -> tuple[int, ...]:
+        """rows of each"""
+        ...
+
+    @property
+    def step(self) -> int | None:
+        """from the metadata"""
+        ...
+
+    @property
+    def footer(self) -> bytes:
+        """the bytes that describe the file"""
+        ...
+
+    def values(self, column: str) -> int:
+        """Elements of a column in all rows, nulls included."""
+        ...
+
+    def batches(
+        self, columns: Collection[str], *, size_by: str, chunk_tokens: int, row_group: int | None = None
+    ) -> Iterator[Batch]:
+        """Whole rows in file order, about `chunk_tokens` elements of the column `size_by` at a time."""
+        ...

@@ -1,0 +1,251 @@
+"""A dump: files, what their columns mean, and a stream of chunks over them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from rollout_audit.dumps.columns import ColumnInfo
+from rollout_audit.dumps.discovery import DumpFile, discover
+from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.dumps.fields import FIELDS, Mapped, resolve_fields
+from rollout_audit.dumps.naming import step_from_path
+from rollout_audit.dumps.notes import notes_on
+from rollout_audit.dumps.rows import rows_of_chunk
+from rollout_audit.dumps.sources import check_layout, open_source
+from rollout_audit.dumps.streaming import Selection, stream
+from rollout_audit.errors import NothingToAuditError, UnreadableFileError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from rollout_audit.dumps.chunk import Chunk, Finding, Row
+    from rollout_audit.dumps.columns import Source
+
+__all__ = ["DEFAULT_CHUNK_TOKENS", "Dump", "FileInfo", "OnFault", "Part", "open_dump"]
+
+DEFAULT_CHUNK_TOKENS = 2**19
+OnFault = Literal["stop", "drop"]
+_LISTS = {field.name for field in FIELDS if field.kind == "token"}
+_NUMERIC = {*_LISTS, "advantages", "reward"}
+_NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One row group of one file: the unit of work."""
+
+    file: int
+    row_group: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What the footer of one file says."""
+
+    file: DumpFile
+    columns: tuple[ColumnInfo, ...]
+    fields: Mapping[str, Mapped]
+    rows: int
+    row_groups: tuple[int, ...]
+    """rows of each"""
+    values: int
+    """elements of the rollout's log-probs; in Parquet an empty list counts as one"""
+    step: int
+    """of rows without one of their own: from the metadata, else from the path"""
+    digest: str
+    """SHA-256 over size and footer (header), hexadecimal"""
+
+    def column(self, name: str) -> ColumnInfo:
+        return next(column for column in self.columns if column.name == name)
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Files opened for reading, footers only. Plain data: it can be pickled and read from elsewhere."""
+
+    infos: tuple[FileInfo, ...]
+    layout: str | None = None
+    field_map: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[DumpFile, ...]:
+        return tuple(info.file for info in self.infos)
+
+    @property
+    def fields(self) -> Mapping[str, Mapping[str, Mapped]]:
+        """file name → field → column and how it was found"""
+        return {info.file.name: info.fields for info in self.infos}
+
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        """Columns that hold a field, in the order of the field table, of all files."""
+        columns = (info.fields[f.name].column for f in FIELDS for info in self.infos if f.name in info.fields)
+        return tuple(dict.fromkeys(columns))
+
+    @property
+    def total_rows(self) -> int:
+        return sum(info.rows for info in self.infos)
+
+    @property
+    def total_values(self) -> int:
+        """Tokens, masked ones included, from metadata; in Parquet every empty response counts as one."""
+        return sum(info.values for info in self.infos)
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What the footers alone give reason to say: absent mask, half precision, mixed types."""
+        return notes_on(self.infos)
+
+    def has(self, field_name: str) -> bool:
+        """Whether every file holds the field."""
+        return all(field_name in info.fields for info in self.infos)
+
+    def has_any(self, field_name: str) -> bool:
+        """Whether some file holds the field."""
+        return any(field_name in info.fields for info in self.infos)
+
+    def digest(self, file: DumpFile) -> str:
+        """SHA-256 over the size and the footer (header) of the file, hexadecimal."""
+        return next(info.digest for info in self.infos if info.file == file)
+
+    def row_name(self, file: int, row: int) -> str:
+        """`file#row`: what a row without uid is called."""
+        return f"{self.infos[file].file.name}#{row}"
+
+    def parts(self) -> tuple[Part, ...]:
+        """The row groups, in order: reading each by itself gives the very chunks of the whole."""
+        return tuple(
+            Part(index, group, rows)
+            for index, info in enumerate(self.infos)
+            for group, rows in enumerate(info.row_groups)
+        )
+
+    def chunks(
+        self,
+        *,
+        fields: Collection[str] | None = None,
+        chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        on_fault: OnFault = "stop",
+        steps: tuple[int | None, int | None] | None = None,
+        limit: int | None = None,
+        log: FaultLog | None = None,
+        parts: Sequence[Part] | None = None,
+    ) -> Iterator[Chunk]:
+        """Stream the dump in file order. Chunks depend on the files and `chunk_tokens` alone.
+
+        Args:
+            fields: the optional fields wanted; log-probs and mask come always. None: all there are.
+            chunk_tokens: about how many tokens a chunk holds; one row is never split.
+            on_fault: `stop` raises at the first chunk with an error; `drop` leaves the faulty rows out.
+            steps: first step and the one after the last; None is open.
+            limit: the first rows only, counted after `steps` and before faulty ones are left out.
+            log: gathers findings, counts and rows left out.
+            parts: only these row groups; whether anything was left to audit is then for the caller to ask of
+                the merged log (`require_valid`).
+
+        Raises:
+            DumpFaultError: an error-level fault, with `on_fault="stop"`.
+            NothingToAuditError: no row, or no valid token.
+            UnreadableFileError: damaged data.
+        """
+        log = FaultLog() if log is None else log
+        log.notes.update(self.notes)
+        selection = Selection(_wanted(fields), chunk_tokens, on_fault, steps, limit)
+        yield from stream(self, selection, log, self.parts() if parts is None else parts)
+        if parts is None:
+            self.require_valid(log)
+
+    def require_valid(self, log: FaultLog) -> None:
+        """Raises NothingToAuditError if what the log has seen holds no valid token."""
+        if not self.total_rows:
+            raise NothingToAuditError(f"{self._named()}: zero rows, nothing to audit")
+        rows = sum(log.rows.values())
+        if not rows:
+            raise NothingToAuditError(f"{self._named()}: no row is in the steps asked for, nothing to audit")
+        if not sum(log.kept.values()):
+            dropped = f" after {len(log.dropped)} faulty rows were left out" if log.dropped else ""
+            raise NothingToAuditError(
+                f"{self._named()}: no valid token in {rows} rows{dropped}, nothing to audit"
+            )
+
+    def _named(self) -> str:
+        return self.files[0].name if len(self.files) == 1 else f"{len(self.files)} files"
+
+    def rows(
+        self,
+        *,
+        on_fault: OnFault = "stop",
+        steps: tuple[int | None, int | None] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Row]:
+        """Stream the responses one by one, all fields, as views into the chunk they came in."""
+        for chunk in self.chunks(on_fault=on_fault, steps=steps, limit=limit):
+            yield from rows_of_chunk(chunk, self.files[chunk.file].name)
+
+
+def open_dump(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    field_map: Mapping[str, str] | None = None,
+    layout: str | None = None,
+) -> Dump:
+    """Find the files of a dump and read their footers.
+
+    Args:
+        paths: files, folders, globs or URIs.
+        field_map: field → column, where a column has a name of its own.
+        layout: `padded` or `packed`: how safetensors are laid out, where content cannot tell.
+
+    Raises:
+        DumpNotFoundError: nothing there, or nothing of a known format.
+        UnreadableFileError: truncated, foreign or damaged.
+        MissingFieldError: a needed column is not there.
+        UsageError: an unknown field or layout, or an ambiguous column.
+    """
+    check_layout(layout)
+    files = discover(paths)
+    mapping = dict(field_map or {})
+    return Dump(tuple(_inform(file, mapping, layout) for file in files), layout, mapping)
+
+
+def _wanted(fields: Collection[str] | None) -> frozenset[str]:
+    always = {"rollout_log_probs", "old_log_probs", "log_probs", "response_mask", "step"}
+    return frozenset(f.name for f in FIELDS) if fields is None else frozenset(always | set(fields))
+
+
+def _inform(file: DumpFile, field_map: Mapping[str, str], layout: str | None) -> FileInfo:
+    source = open_source(file, layout)
+    usable = [column for column in source.columns if column.is_list or column.element != "null"]
+    mapping = resolve_fields([column.name for column in usable], field_map, where=file.name)
+    _check_types(file, source.columns, mapping)
+    values = source.values(mapping["rollout_log_probs"].column)
+    step = source.step if source.step is not None else step_from_path(file.path)
+    return FileInfo(
+        file, source.columns, mapping, source.rows, source.row_groups, values, step, _digest(file, source)
+    )
+
+
+def _digest(file: DumpFile, source: Source) -> str:
+    return hashlib.sha256(file.size.to_bytes(8, "little") + source.footer).hexdigest()
+
+
+def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mapping[str, Mapped]) -> None:
+    by_name = {column.name: column for column in columns}
+    for name, mapped in mapping.items():
+        column = by_name[mapped.column]
+        if problem := _type_problem(name, column):
+            raise UnreadableFileError(
+                f"{file.name}: column {column.name!r} ({name}) holds {column.type}, {problem}"
+            )
+
+
+def _type_problem(name: str, column: ColumnInfo) -> str | None:
+    if name in _LISTS and not column.is_list:
+        return "expected a list of numbers a row (of the shape of the rollout's log-probs)"
+    if name in _NUMERIC and column.element not in _NUMBERS:
+        return "which is not read; store float64, float32, float16 or bfloat16"
+    return None

@@ -1,0 +1,203 @@
+"""What the columns of a dump mean: the only place that knows trainers' names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rollout_audit.errors import MissingFieldError, UnreadableFileError, UsageError, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["FIELDS", "FIELD_NAMES", "Field", "Kind", "Mapped", "Origin", "resolve_fields"]
+
+Kind = Literal["token", "row", "either"]
+Origin = Literal["exact", "alias", "map"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the dump, and the columns of trainers that hold it."""
+
+    name: str
+    kind: Kind
+    """`token`: one value a token; `row`: one a response; `either`: both occur"""
+    aliases: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The column that a field is read from, and how it was found."""
+
+    column: str
+    origin: Origin
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(
+        "rollout_log_probs",
+        "token",
+        (
+            "rollout_logprobs",  # SkyRL
+            "rollout_log_prob",
+            "generation_logprobs",  # NeMo-RL
+            "inference_logprobs",  # prime-rl
+            "sampling_per_token_logps",  # TRL
+            "rollout_per_token_logps",  # ms-swift
+            "infer_logprobs",  # ROLL
+            "infer_log_probs",
+            "vllm_logprobs",  # open-instruct
+            "vllm_log_probs",
+            "behavior_log_probs",
+            "sampled_logprobs",  # tinker
+        ),
+        "of the inference engine that sampled the token. The bare `logprobs` of AReaL and open-instruct is "
+        "not taken by itself: other people write the trainer's under that name (use --map).",
+    ),
+    Field(
+        "old_log_probs",
+        "token",
+        (
+            "old_logprobs",
+            "old_log_prob",
+            "prev_logprobs",  # NeMo-RL
+            "old_per_token_logps",  # TRL, ms-swift
+            "action_log_probs",  # SkyRL
+            "prox_logp",  # AReaL
+            "proximal_log_probs",
+            "prox_logprobs",
+        ),
+        "of the trainer, recomputed before the update.",
+    ),
+    Field(
+        "log_probs",
+        "token",
+        (
+            "trainer_logprobs",  # prime-rl: current weights
+            "train_log_probs",  # miles policy_loss_debug: current weights
+            "per_token_logps",  # TRL
+            "current_log_probs",
+            "cur_log_probs",
+            "curr_logprobs",  # NeMo-RL loss
+        ),
+        "of the policy when the loss was computed. slime's and miles' own train files use `log_probs` for "
+        "the recomputed (old) ones; in Parquet and safetensors the word keeps this tool's meaning.",
+    ),
+    Field(
+        "response_mask",
+        "token",
+        (
+            "loss_mask",  # SkyRL, AReaL, slime and miles rollouts, prime-rl
+            "loss_masks",  # slime, miles
+            "completion_mask",  # TRL, ms-swift
+            "token_loss_mask",  # NeMo-RL
+            "action_mask",  # OpenRLHF
+        ),
+        "1 where the policy sampled the token and the loss counts it. Beside an alias the exact name is taken "
+        "(SkyRL's `response_mask` has 1 on tool tokens: map its `loss_mask`).",
+    ),
+    Field("advantages", "either", ("advantage",), "one value a token, or one a response"),
+    Field("reward", "row", ("rewards", "raw_reward", "score", "seq_reward"), "one value a response"),
+    Field(
+        "token_ids",
+        "token",
+        ("response_tokens", "completion_ids", "response_ids", "responses"),
+        "of the response",
+    ),
+    Field("uid", "row", ("uids", "sample_id", "sample_index", "sample_indices")),
+    Field("group_id", "row", ("group_ids", "group_index", "prompt_idx")),
+    Field(
+        "policy_version", "row", ("policy_versions", "rollout_version", "weight_version"), "of the sampler"
+    ),
+    Field("trainer_version", "row", ("trainer_versions",)),
+    Field("step", "row", ("steps", "global_step", "global_steps", "rollout_id", "training_step")),
+)
+
+FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in FIELDS)
+
+
+def resolve_fields(
+    columns: Iterable[str], field_map: Mapping[str, str] | None = None, *, where: str = "the dump"
+) -> dict[str, Mapped]:
+    """Which column holds which field.
+
+    Args:
+        columns: the names in one file.
+        field_map: field → column, as `--map` gives it; outranks names and aliases.
+        where: what an error calls the file.
+
+    Raises:
+        UsageError: `--map` names an unknown field, or two aliases of one field are there (of a per-row field
+            the first in the table is taken).
+        MissingFieldError: a needed field, or a column that `--map` names, is not there.
+        UnreadableFileError: two columns of the same name.
+    """
+    names = list(columns)
+    chosen = dict(field_map or {})
+    _check_duplicates(names, where)
+    _check_map(chosen, names, where)
+    taken = set(chosen.values())
+    found = {f.name: _find(f, [n for n in names if n not in taken], chosen, where) for f in FIELDS}
+    mapping = {name: mapped for name, mapped in found.items() if mapped}
+    _check_needed(mapping, names, where)
+    return mapping
+
+
+def _find(field: Field, free: list[str], chosen: Mapping[str, str], where: str) -> Mapped | None:
+    if field.name in chosen:
+        return Mapped(chosen[field.name], "map")
+    if field.name in free:
+        return Mapped(field.name, "exact")
+    hits = [alias for alias in field.aliases if alias in free]
+    if len(hits) > 1 and field.kind != "row":
+        raise UsageError(
+            f"{where}: both {hits[0]!r} and {hits[1]!r} could be {field.name}; "
+            f"choose with --map {field.name}=COLUMN"
+        )
+    return Mapped(hits[0], "alias") if hits else None
+
+
+def _check_duplicates(names: list[str], where: str) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise UnreadableFileError(f"{where}: two columns are named {repeated[0]!r}; rename one")
+
+
+def _check_map(chosen: Mapping[str, str], names: list[str], where: str) -> None:
+    for field, column in chosen.items():
+        if field not in FIELD_NAMES:
+            raise UsageError(
+                f"--map {field}={column}: no field is named {field!r}{suggest(field, FIELD_NAMES)}; "
+                f"fields are {', '.join(FIELD_NAMES)}"
+            )
+        if column not in names:
+            raise MissingFieldError(
+                f"{where}: --map {field}={column}: no column is named {column!r}{suggest(column, names)}; "
+                f"columns are {_listed(names)}"
+            )
+
+
+def _check_needed(mapping: Mapping[str, Mapped], names: list[str], where: str) -> None:
+    if "rollout_log_probs" not in mapping:
+        raise MissingFieldError(_missing("rollout_log_probs", names, mapping, where))
+    if "old_log_probs" not in mapping and "log_probs" not in mapping:
+        raise MissingFieldError(_missing("old_log_probs", names, mapping, where, " (or log_probs)"))
+
+
+def _missing(
+    field: str, names: list[str], mapping: Mapping[str, Mapped], where: str, alternative: str = ""
+) -> str:
+    taken = {mapped.column for mapped in mapping.values()}
+    hint = suggest(field, [name for name in names if name not in taken])
+    return (
+        f"{where}: no column for {field}{alternative}{hint}; "
+        f"columns are {_listed(names)}; name it with --map {field}=COLUMN"
+    )
+
+
+def _listed(names: list[str], most: int = 20) -> str:
+    shown = ", ".join(names[:most]) or "none"
+    return f"{shown}, … ({len(names)} in all)" if len(names) > most else shown

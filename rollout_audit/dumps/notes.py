@@ -1,0 +1,59 @@
+"""Findings that the footers alone give reason for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollout_audit.dumps.chunk import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rollout_audit.dumps.dump import FileInfo
+
+__all__ = ["notes_on"]
+
+_LOG_PROBS = ("rollout_log_probs", "old_log_probs", "log_probs")
+_COARSE = {"float16": "3 digits", "bfloat16": "2 digits"}
+
+
+def notes_on(infos: Sequence[FileInfo]) -> tuple[Finding, ...]:
+    """Absent mask, two mask columns, half precision, types that differ: each said once for the dump."""
+    return (*_mask_notes(infos), *_type_notes(infos))
+
+
+def _mask_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
+    without = [info.file.name for info in infos if "response_mask" not in info.fields]
+    if without:
+        text = f"no response mask in {len(without)} of {len(infos)} files: every token counts as the response"
+        yield Finding("no_mask", "info", text, without[0], count=len(without))
+    double = [info for info in infos if _other_mask(info)]
+    if double:
+        used = double[0].fields["response_mask"].column
+        text = (
+            f"both {used!r} and 'loss_mask' are there: {used!r} is used (else --map response_mask=loss_mask)"
+        )
+        yield Finding("two_masks", "info", text, double[0].file.name, count=len(double))
+
+
+def _other_mask(info: FileInfo) -> bool:
+    used = info.fields.get("response_mask")
+    names = {column.name for column in info.columns}
+    return used is not None and used.origin == "exact" and used.column != "loss_mask" and "loss_mask" in names
+
+
+def _type_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
+    for field in _LOG_PROBS:
+        holders = [
+            (info, info.column(info.fields[field].column).element) for info in infos if field in info.fields
+        ]
+        kinds = sorted({kind for _, kind in holders if kind != "null"})
+        for kind, digits in _COARSE.items():
+            files = [info.file.name for info, element in holders if element == kind]
+            if files:
+                text = f"{field} is stored as {kind} (about {digits}) in {len(files)} of {len(holders)} files"
+                yield Finding("half_precision", "info", text, files[0], count=len(files))
+        if len(kinds) > 1:
+            first = next(info.file.name for info, kind in holders if kind not in {holders[0][1], "null"})
+            text = f"{field} is stored as {' and '.join(kinds)} in different files: all are widened exactly"
+            yield Finding("mixed_types", "info", text, first, count=len(kinds))

@@ -1,0 +1,134 @@
+"""Parquet, row group by row group, only the columns in use."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars
+from rollout_audit.dumps.discovery import DumpFile, open_binary
+from rollout_audit.dumps.ragged import element_name, is_list_type, to_ragged, to_scalars
+from rollout_audit.errors import UnreadableFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+__all__ = ["ParquetSource"]
+
+
+class ParquetSource:
+    """One Parquet file. Opening it reads the footer and nothing else.
+
+    Raises:
+        UnreadableFileError: damaged footer or pages.
+    """
+
+    def __init__(self, file: DumpFile) -> None:
+        self._file = file
+        try:
+            self._footer_of = pq.read_metadata(self._handle())
+            self._schema = self._footer_of.schema.to_arrow_schema()
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(file, "footer", error) from error
+
+    def _handle(self) -> Any:
+        return open_binary(self._file.path) if "://" in self._file.path else self._file.path
+
+    @cached_property
+    def columns(self) -> tuple[ColumnInfo, ...]:
+        return tuple(
+            ColumnInfo(
+                field.name, str(field.type), element_name(field.type), is_list_type(_plain(field.type))
+            )
+            for field in self._schema
+        )
+
+    @property
+    def rows(self) -> int:
+        return int(self._footer_of.num_rows)
+
+    @cached_property
+    def row_groups(self) -> tuple[int, ...]:
+        metadata = self._footer_of
+        return tuple(int(metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups))
+
+    @cached_property
+    def step(self) -> int | None:
+        return step_in_metadata(self._schema.metadata or {})
+
+    @cached_property
+    def footer(self) -> bytes:
+        with open_binary(self._file.path) as stream:
+            stream.seek(self._file.size - 8)
+            length = int.from_bytes(stream.read(4), "little")
+            stream.seek(max(self._file.size - 8 - length, 0))
+            return stream.read(length + 8)
+
+    def values(self, column: str) -> int:
+        return sum(self._values(column, group) for group in range(len(self.row_groups)))
+
+    def batches(
+        self, columns: Collection[str], *, size_by: str, chunk_tokens: int, row_group: int | None = None
+    ) -> Iterator[Batch]:
+        groups = range(len(self.row_groups)) if row_group is None else [row_group]
+        wanted = [info.name for info in self.columns if info.name in columns]
+        with pq.ParquetFile(self._handle(), metadata=self._footer_of) as parquet:
+            for group in groups:
+                yield from self._group(
+                    parquet, group, wanted, self._rows_a_batch(group, size_by, chunk_tokens)
+                )
+
+    def _group(self, parquet: Any, group: int, wanted: list[str], batch_rows: int) -> Iterator[Batch]:
+        first = sum(self.row_groups[:group])
+        try:
+            for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=wanted):
+                columns = {name: self._column(batch, name) for name in wanted}
+                yield Batch(np.arange(first, first + batch.num_rows, dtype=np.int64), columns)
+                first += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(self._file, f"row group {group}", error) from error
+
+    def _column(self, batch: Any, name: str) -> Ragged | Scalars:
+        array = batch.column(batch.schema.get_field_index(name))
+        return to_ragged(array) if is_list_type(_plain(array.type)) else to_scalars(array)
+
+    def _rows_a_batch(self, group: int, size_by: str, chunk_tokens: int) -> int:
+        rows = self.row_groups[group]
+        values = max(self._values(size_by, group), rows, 1)
+        return max(1, rows * chunk_tokens // values)
+
+    def _values(self, column: str, group: int) -> int:
+        place = self._leaf_of.get(column)
+        return 0 if place is None else int(self._footer_of.row_group(group).column(place).num_values)
+
+    @cached_property
+    def _leaf_of(self) -> dict[str, int]:
+        """column name → its place among the leaves of the schema"""
+        schema = self._footer_of.schema
+        paths = [schema.column(i).path for i in range(len(schema))]
+        return {
+            info.name: place
+            for info in self.columns
+            for place, path in enumerate(paths)
+            if path == info.name or path.startswith(f"{info.name}.")
+        }
+
+
+def _plain(kind: Any) -> Any:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def step_in_metadata(metadata: dict[Any, Any]) -> int | None:
+    """The whole number under the key `step`, text or bytes; None where there is none."""
+    raw = metadata.get(b"step", metadata.get("step"))
+    text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)
+    return int(text) if text.strip().lstrip("-").isdecimal() else None
+
+
+def _damaged(file: DumpFile, where: str, error: Exception) -> UnreadableFileError:
+    first_line = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+    return UnreadableFileError(f"{file.path}: damaged Parquet, the {where} cannot be read ({first_line})")

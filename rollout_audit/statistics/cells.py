@@ -1,0 +1,123 @@
+"""Token weights binned by cell of the log-ratio, kept apart by step and by class.
+
+A token's class says which of the named row, segment and probability filters keep it: bit i for filter i. Whatever a
+named correction does to single tokens is then a union of classes cut at edges of the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollout_audit.statistics.grid import CellGrid
+from rollout_audit.statistics.population import Population
+
+__all__ = ["CellTable", "Cells", "cell_table"]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Occupied cells in ascending order, each with count, Σ(ρ − 1) and Σ(ρ − 1)²."""
+
+    index: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    excess: NDArray[np.float64]
+    excess_sq: NDArray[np.float64]
+
+    def add(self, other: Cells) -> Cells:
+        index = np.union1d(self.index, other.index)
+        sums = [np.zeros(len(index), dtype=a.dtype) for a in (self.counts, self.excess, self.excess_sq)]
+        for cells in (self, other):
+            place = np.searchsorted(index, cells.index)
+            for total, part in zip(sums, (cells.counts, cells.excess, cells.excess_sq), strict=True):
+                total[place] += part
+        return Cells(index, *sums)
+
+
+EMPTY = Cells(
+    np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
+)  # fmt: skip
+
+
+@dataclass
+class CellTable:
+    """Cells by (step, class). Counts merge exactly in any order; sums in the order of the file."""
+
+    parts: dict[tuple[int, int], Cells] = field(default_factory=dict)
+
+    def absorb(self, other: CellTable) -> None:
+        for key, cells in other.parts.items():
+            mine = self.parts.get(key)
+            self.parts[key] = cells if mine is None else mine.add(cells)
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({step for step, _ in self.parts})
+
+    def classes(self, step: int | None) -> Mapping[int, Cells]:
+        """Cells of one step, or of all, by class."""
+        totals: dict[int, Cells] = {}
+        for (its_step, its_class), cells in sorted(self.parts.items()):
+            if step is None or its_step == step:
+                mine = totals.get(its_class)
+                totals[its_class] = cells if mine is None else mine.add(cells)
+        return totals
+
+
+def population_of(cells: Iterable[Cells], grid: CellGrid) -> Population:
+    """The sum of some classes as one population of token weights."""
+    total = EMPTY
+    for part in cells:
+        total = total.add(part)
+    at = total.index
+    return Population(grid.edges[at], grid.midpoints[at], total.counts, total.excess, total.excess_sq)
+
+
+def cell_table(log_ratio: Tensor, step: Tensor, token_class: Tensor, grid: CellGrid) -> CellTable:
+    """Bin one chunk: all arguments [tokens], step and class int64."""
+    if log_ratio.numel() == 0:
+        return CellTable()
+    keys, group = _groups(step, token_class)
+    flat = group * grid.cells + grid.cell_of(log_ratio)
+    excess = log_ratio.expm1()
+    size = len(keys) * grid.cells
+    counts = torch.bincount(flat, minlength=size)
+    sums = [_weighted_count(flat, weights, size) for weights in (excess, excess.square())]
+    tables = [x.reshape(len(keys), grid.cells).cpu().numpy() for x in (counts, *sums)]
+    return CellTable({key: _occupied(*(t[i] for t in tables)) for i, key in enumerate(keys)})
+
+
+def _groups(step: Tensor, token_class: Tensor) -> tuple[list[tuple[int, int]], Tensor]:
+    """Distinct (step, class) pairs and the place of each token's pair among them.
+
+    Steps come in runs (rows of one batch lie together), so they are ranked run by run instead of sorted.
+    """
+    runs, lengths = torch.unique_consecutive(step, return_counts=True)
+    steps, rank = torch.unique(runs, return_inverse=True)
+    classes = int(token_class.max()) + 1
+    key = torch.repeat_interleave(rank, lengths) * classes + token_class
+    present = torch.bincount(key, minlength=len(steps) * classes) > 0
+    place = present.cumsum(0) - 1
+    pairs = [(int(steps[k // classes]), k % classes) for k in present.nonzero()[:, 0].tolist()]
+    return pairs, place[key]
+
+
+def _weighted_count(flat: Tensor, weights: Tensor, size: int) -> Tensor:
+    """bincount with weights; on CUDA through a sort, since atomic float additions differ from run to run."""
+    if flat.device.type == "cpu":
+        return torch.bincount(flat, weights=weights, minlength=size)
+    order = torch.argsort(flat, stable=True)
+    lengths = torch.bincount(flat, minlength=size)
+    return torch.segment_reduce(weights[order], "sum", lengths=lengths, initial=0.0)
+
+
+def _occupied(
+    counts: NDArray[np.int64], excess: NDArray[np.float64], excess_sq: NDArray[np.float64]
+) -> Cells:
+    at = np.flatnonzero(counts)
+    return Cells(at, counts[at], excess[at], excess_sq[at])

@@ -1,0 +1,84 @@
+"""A flat set of figures, each a finite number or null with a reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+__all__ = ["OVERFLOW", "Absent", "Figure", "Metrics", "Noted", "figure", "ratio_of"]
+
+
+class Absent(str):
+    """Why a figure has no value: stands where the number would."""
+
+    __slots__ = ()
+
+
+class Noted(float):
+    """A number with a remark: 0 where every weight is 0."""
+
+    reason: str
+
+    def __new__(cls, value: float, reason: str) -> Noted:
+        self = super().__new__(cls, value)
+        self.reason = reason
+        return self
+
+
+OVERFLOW = Absent("overflow: past the largest float64")
+
+Figure = float | int | Absent
+
+
+class Metrics(Mapping[str, float | int | None]):
+    """Immutable mapping of metric name to number or None; `reasons` says why each None is None (and a 0 is 0)."""
+
+    __slots__ = ("_values", "reasons")
+
+    reasons: Mapping[str, str]
+
+    def __init__(self, figures: Mapping[str, Figure]) -> None:
+        checked = {name: figure(value) for name, value in figures.items()}
+        self._values = {name: _number(value) for name, value in checked.items()}
+        remarks = {name: _remark(value) for name, value in checked.items()}
+        self.reasons = MappingProxyType({name: remark for name, remark in remarks.items() if remark})
+
+    def __getitem__(self, name: str) -> float | int | None:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Metrics({self._values!r})"
+
+
+def figure(value: Figure) -> Figure:
+    """The value as a plain Python number; infinities and NaN become absent, with a reason."""
+    if isinstance(value, Absent | Noted | int):
+        return value
+    number = float(value)
+    if math.isnan(number):
+        return Absent("undefined: 0/0")
+    return number if math.isfinite(number) else OVERFLOW
+
+
+def _number(value: Figure) -> float | int | None:
+    if isinstance(value, Absent):
+        return None
+    return float(value) if isinstance(value, Noted) else value
+
+
+def _remark(value: Figure) -> str:
+    if isinstance(value, Absent):
+        return str(value)
+    return value.reason if isinstance(value, Noted) else ""
+
+
+def ratio_of(numerator: float, denominator: float, reason: str) -> Figure:
+    """numerator / denominator, or absent for that reason where the denominator is 0."""
+    return numerator / denominator if denominator else Absent(reason)

@@ -1,0 +1,82 @@
+"""What one pass must keep so that every named correction can be answered afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rollout_audit.corrections.cuts import EVERYTHING, Interval, token_interval
+from rollout_audit.corrections.model import Aggregation, Correction, Level, Rule, Statistic
+from rollout_audit.statistics.grid import CellGrid
+from rollout_audit.statistics.population import pieces
+
+__all__ = ["PairPlan", "is_interval", "rejection_interval", "unordered_rules"]
+
+Rules = tuple[Rule, ...]
+
+
+def is_interval(rule: Rule) -> bool:
+    """Whether the rule keeps exactly the tokens of an interval of d."""
+    return rule.aggregation is Aggregation.TOKEN and rule.statistic is not Statistic.PROB_DIFF
+
+
+def rejection_interval(correction: Correction) -> Interval:
+    """The log-ratios that all token rules of a correction keep."""
+    interval = EVERYTHING
+    for rule in correction.all_rules:
+        if is_interval(rule):
+            interval = interval.intersect(token_interval(rule))
+    return interval
+
+
+def unordered_rules(correction: Correction) -> Rules:
+    """The rules that no interval of d expresses: by row, by segment, by probability."""
+    return tuple(rule for rule in correction.all_rules if not is_interval(rule))
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """The corrections to answer on one pair of policies, and cuts that must be exact besides theirs."""
+
+    corrections: Mapping[str, Correction]
+    extra_cuts: tuple[float, ...] = ()
+
+    @cached_property
+    def filters(self) -> tuple[Rules, ...]:
+        """Distinct conjunctions of unordered rules; filter i is bit i of a token's class."""
+        return _distinct(unordered_rules(c) for c in self.corrections.values())
+
+    @cached_property
+    def counters(self) -> tuple[Rules, ...]:
+        """Distinct rejections that can take part of a row: their kept tokens are counted for each row."""
+        partial = (c.all_rules for c in self.corrections.values() if not all(r.aggregation.per_row for r in c.all_rules))
+        return _distinct(partial)
+
+    @cached_property
+    def clamps(self) -> tuple[float, ...]:
+        """Clamps on |d| under which row sums are needed, ascending."""
+        rules = (rule for c in self.corrections.values() for rule in c.all_rules)
+        return tuple(sorted({r.clamp for r in rules if r.clamp is not None and r.aggregation.per_row}))
+
+    @cached_property
+    def segment_corrections(self) -> Mapping[str, Correction]:
+        return {n: c for n, c in self.corrections.items() if c.applied_weight.level is Level.SEGMENT}
+
+    @cached_property
+    def grid(self) -> CellGrid:
+        return CellGrid.with_cuts([*self.extra_cuts, *(cut for c in self.corrections.values() for cut in _cuts(c))])
+
+
+def _distinct(rule_sets: Iterable[Rules]) -> tuple[Rules, ...]:
+    return tuple(dict.fromkeys(rules for rules in rule_sets if rules))
+
+
+def _cuts(correction: Correction) -> Sequence[float]:
+    kept = rejection_interval(correction)
+    ends = [math.nextafter(kept.lower, -math.inf), kept.upper]
+    weight = correction.applied_weight
+    if weight.level is Level.TOKEN:
+        ends += [piece.upper for piece in pieces(weight)]
+    return ends

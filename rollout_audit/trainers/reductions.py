@@ -1,0 +1,103 @@
+"""From per-row columns to one number, as trainers reduce (NumPy float64).
+
+Trainers' masked means divide by count + 1e-8. Rows without a valid token are in some means and not in others:
+B means all rows, B+ the rows with a valid token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_audit.trainers.base import Columns, Metrics, OrderStatistics
+
+__all__ = [
+    "EPSILON",
+    "fraction",
+    "largest",
+    "mean",
+    "percentiles",
+    "row_order",
+    "row_values",
+    "smallest",
+    "summarise",
+    "token_mean",
+    "unbiased_std",
+]
+
+EPSILON = 1e-8
+"""What verl and its descendants add to the denominator of a masked mean."""
+
+Rows = NDArray[np.float64]
+
+
+def mean(values: Rows) -> float:
+    """Mean over the rows given; NaN for none."""
+    return float(values.sum() / np.float64(values.size))
+
+
+def fraction(hits: NDArray[np.bool_]) -> float:
+    """Share of the rows given where the predicate holds; NaN for none."""
+    return mean(hits.astype(np.float64))
+
+
+def largest(values: Rows) -> float:
+    """Maximum over the rows given; NaN for none."""
+    return float(values.max(initial=-np.inf)) if values.size else float("nan")
+
+
+def smallest(values: Rows) -> float:
+    """Minimum over the rows given; NaN for none."""
+    return float(values.min(initial=np.inf)) if values.size else float("nan")
+
+
+def unbiased_std(values: Rows) -> float:
+    """Standard deviation with n − 1; 0 for a single row."""
+    return float(values.std(ddof=1)) if values.size > 1 else 0.0
+
+
+def token_mean(sums: Rows, tokens: Rows) -> float:
+    """Σ over all valid tokens of the batch / (their count + 1e-8)."""
+    return float(sums.sum() / (tokens.sum() + EPSILON))
+
+
+def row_values(sums: Rows, tokens: Rows) -> Rows:
+    """[rows] Σ over the row / (its count + 1e-8); 0 for a row without a valid token."""
+    return sums / (tokens + EPSILON)
+
+
+def percentiles(
+    levels: Sequence[float], tokens: int, order: OrderStatistics, weight: Callable[[Rows], Rows]
+) -> Rows:
+    """Quantiles of weight(log-ratio) over the tokens, interpolated linearly between neighbouring weights."""
+    place = np.asarray(levels) * (tokens - 1)
+    below = np.floor(place).astype(np.int64)
+    low, high = (weight(order(ranks)) for ranks in (below, np.minimum(below + 1, tokens - 1)))
+    return np.asarray(low + (high - low) * (place - below), dtype=np.float64)
+
+
+def row_order(per_row: Rows, tokens: Rows) -> OrderStatistics:
+    """Order statistics over tokens of a value that is the same on all tokens of a row."""
+    ascending = np.argsort(per_row, kind="stable")
+    ends = np.cumsum(tokens[ascending])
+    return lambda ranks: per_row[ascending[np.searchsorted(ends, ranks, side="right")]]
+
+
+def summarise(rows: Columns, compute: Callable[[], dict[str, float]], prefix: str) -> Metrics:
+    """The computed values under the trainer's prefix; all null where the batch has no valid token."""
+    with np.errstate(all="ignore"):
+        values = {f"{prefix}{name}": value for name, value in compute().items()}
+    if not rows["tokens"].sum():
+        return Metrics(dict.fromkeys(values), dict.fromkeys(values, "no valid token"))
+    return Metrics(values, _all_zero(values))
+
+
+def _all_zero(values: dict[str, float]) -> dict[str, str]:
+    """The one exception to "null, never 0": an effective sample size where no weight is left."""
+    return {
+        name: "every weight is 0"
+        for name, value in values.items()
+        if name.endswith("eff_sample_size") and value == 0
+    }

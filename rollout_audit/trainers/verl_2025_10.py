@@ -1,0 +1,242 @@
+"""verl, October 2025: `algorithm.rollout_is…`, logged as `mismatch/…`.
+
+Source: reference/trainers.md 1A, legacy (a), and 1B (verl/trainer/ppo/mismatch_helper.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollout_audit.corrections.model import (
+    SAFETY_CLAMP,
+    Aggregation,
+    Bound,
+    Correction,
+    Level,
+    Rule,
+    Statistic,
+    Weight,
+)
+from rollout_audit.corrections.tokens import Tokens, row_sum
+from rollout_audit.trainers.base import Columns, Metrics, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
+from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
+from rollout_audit.trainers.settings import Settings
+from rollout_audit.trainers.verl_weights import (
+    Weights,
+    eleven_off_policy,
+    extremes,
+    level_of_rows,
+    outside,
+    sequence_weights,
+    spread_of_weights,
+    weight_columns,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+__all__ = ["TRAINER", "LegacyConfig"]
+
+DEFAULTS: dict[str, object] = {
+    "rollout_is": False,
+    "rollout_is_level": "token",
+    "rollout_is_mode": "truncate",
+    "rollout_is_threshold": None,
+    "rollout_is_threshold_lower": None,
+    "rollout_is_veto_threshold": None,
+}
+LEVELS: dict[str | None, Level] = {
+    "token": Level.TOKEN,
+    "sequence": Level.SEQUENCE,
+    "geometric": Level.GEOMETRIC,
+}
+MODES: dict[str | None, Bound] = {"truncate": Bound.TRUNCATE, "mask": Bound.MASK, "clip": Bound.MASK}
+"""mask was called clip for one day"""
+AGGREGATIONS = {
+    Level.TOKEN: Aggregation.TOKEN,
+    Level.SEQUENCE: Aggregation.SEQ_SUM,
+    Level.GEOMETRIC: Aggregation.SEQ_MEAN,
+}
+LEVELS_OF_PERCENTILES = (0.25, 0.50, 0.75, 0.95, 0.99)
+
+QUIRKS = (
+    Quirk(
+        "raw_weights",
+        "mean, max, min, percentiles and seq_* are of the weights before truncation or masking.",
+        "reference/trainers.md 1B",
+    ),
+    Quirk(
+        "reciprocal_lower_bound",
+        "The lower bound 1/T is in use in truncate mode too: in fraction_low, std and effective sample size.",
+        "reference/trainers.md 1B",
+    ),
+    Quirk(
+        "ess_of_clamped",
+        "The effective sample size is of weights clamped into [lower, T], which lifts it.",
+        "reference/trainers.md 1B",
+    ),
+    Quirk(
+        "veto_apart",
+        "masked_fraction does not hold the vetoed sequences; veto_fraction is of all rows, empty ones too.",
+        "conformance/expected.parquet",
+    ),
+    Quirk(
+        "empty_rows",
+        "Rows without a valid token count in sequence means: perplexity 1, difference 0, weight 0.",
+        "reference/cases.md 1 and 2",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyConfig:
+    """The parsed `rollout_is…` settings; `upper` None turns everything off."""
+
+    applied: bool
+    level: Level
+    bound: Bound
+    lower: float
+    upper: float | None
+    veto: float | None
+
+
+def parse(raw: Mapping[str, object]) -> LegacyConfig:
+    """Flat settings → configuration (ConfigError where a value is refused)."""
+    settings = Settings.read(raw, DEFAULTS)
+    bound = settings.choice("rollout_is_mode", MODES)
+    lower, upper = _bounds(settings, bound)
+    return LegacyConfig(
+        applied=settings.flag("rollout_is"),
+        level=settings.choice("rollout_is_level", LEVELS),
+        bound=bound,
+        lower=lower,
+        upper=upper,
+        veto=settings.optional_positive("rollout_is_veto_threshold"),
+    )
+
+
+def _bounds(settings: Settings, bound: Bound) -> tuple[float, float | None]:
+    lower_key, upper_key = "rollout_is_threshold_lower", "rollout_is_threshold"
+    upper, lower = settings.optional_positive(upper_key), settings.optional_positive(lower_key)
+    if upper is None:
+        return 0.0, None
+    if bound is Bound.MASK or lower is not None:
+        return settings.band(lower_key, upper_key)
+    return 1 / upper, upper
+
+
+def correction(config: LegacyConfig) -> Correction:
+    """Weights only where `rollout_is` applies them; mask mode and the veto remove tokens either way."""
+    if config.upper is None:
+        return Correction()
+    truncate = config.bound is Bound.TRUNCATE
+    weight = Weight(config.level, *((Bound.TRUNCATE, None, config.upper) if truncate else ()))
+    rule = Rule(Statistic.RATIO, AGGREGATIONS[config.level], config.lower, config.upper, clamp=None)
+    return Correction(
+        weight=weight if config.applied else Weight(),
+        rules=() if truncate else (rule,),
+        veto=config.veto,
+    )
+
+
+def warnings(config: LegacyConfig) -> tuple[str, ...]:
+    """Settings that log without applying, that log nothing, or a cap below 1."""
+    if config.upper is None:
+        return ("rollout_is_threshold = null: verl computes and logs nothing",)
+    found = []
+    if not config.applied:
+        found.append("rollout_is = False: weights are logged, not applied; mask mode and veto still remove")
+    if config.bound is Bound.TRUNCATE and config.upper < 1:
+        cap = f"{config.upper:.12g}"
+        found.append(f"rollout_is_threshold = {cap}: a cap below 1 shrinks weights where the policies agree")
+    return tuple(found)
+
+
+def row_columns(tokens: Tokens, config: LegacyConfig) -> dict[str, Tensor]:
+    """float64 [rows] columns of one chunk."""
+    columns = off_policy_columns(tokens)
+    if config.upper is None:
+        return columns
+    raw = raw_weight(tokens, config.level)
+    weights = Weights(raw, shown=raw, spread=raw.clamp(config.lower, config.upper))
+    columns |= weight_columns(weights, config.lower, config.upper, tokens.lengths)
+    return columns | {"vetoing": _vetoing(tokens, config.veto)}
+
+
+def _vetoing(tokens: Tokens, veto: float | None) -> Tensor:
+    """[rows] tokens of ρ < veto, strict, unclamped; none without a veto."""
+    below = tokens.log_ratio < (-math.inf if veto is None else math.log(veto))
+    return row_sum(below.double(), tokens.lengths)
+
+
+def metrics(rows: Columns, config: LegacyConfig, order: OrderStatistics) -> Metrics:
+    """The `mismatch/…` values of one batch; `order` answers for its token log-ratios."""
+    upper = config.upper
+    if upper is None:
+        return Metrics({})
+
+    def compute() -> dict[str, float]:
+        mismatch = {f"mismatch_{name}": value for name, value in eleven_off_policy(rows).items()}
+        weights = {"rollout_is_mean": token_mean(rows["is_shown"], rows["tokens"])}
+        weights |= extremes(rows, config.level) | outside(rows, config.level, config.lower, upper)
+        weights |= spread_of_weights(rows) | sequence_weights(rows, config.lower, upper)
+        return weights | _removed(rows, config) | _percentiles(rows, config, order) | mismatch
+
+    return summarise(rows, compute, "mismatch/")
+
+
+def _removed(rows: Columns, config: LegacyConfig) -> dict[str, float]:
+    values = {
+        "rollout_is_veto_fraction": fraction(rows["vetoing"] > 0),
+        "rollout_is_catastrophic_token_fraction": token_mean(rows["vetoing"], rows["tokens"]),
+    }
+    if config.bound is Bound.MASK:
+        outside_band = rows["is_above"] + rows["is_below"]
+        values["rollout_is_masked_fraction"] = token_mean(outside_band, rows["tokens"])
+        values["rollout_is_seq_masked_fraction"] = fraction(outside_band > 0)
+    return values
+
+
+def _percentiles(rows: Columns, config: LegacyConfig, order: OrderStatistics) -> dict[str, float]:
+    """Over valid tokens at every level: a row's weight counts once for each of its tokens."""
+    names = [f"rollout_is_p{round(100 * level)}" for level in LEVELS_OF_PERCENTILES]
+    tokens = int(rows["tokens"].sum())
+    if not tokens:
+        return dict.fromkeys(names, math.nan)
+    if config.level is not Level.TOKEN:
+        order = row_order(level_of_rows(rows, config.level), rows["tokens"])
+    values = percentiles(LEVELS_OF_PERCENTILES, tokens, order, _weight)
+    return dict(zip(names, values.tolist(), strict=True))
+
+
+def _weight(log_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.exp(np.clip(log_ratio, -SAFETY_CLAMP, SAFETY_CLAMP))
+
+
+def quantiles(config: LegacyConfig) -> tuple[float, ...]:
+    """Only token-level percentiles need the tokens; those of sequence levels follow from the rows."""
+    needed = config.level is Level.TOKEN and config.upper is not None
+    return LEVELS_OF_PERCENTILES if needed else ()
+
+
+TRAINER: Trainer[LegacyConfig] = Trainer(
+    name="verl-2025-10",
+    version="2025-10",
+    defaults=DEFAULTS,
+    section=Section(("algorithm",), prefix="rollout_is"),
+    parse=parse,
+    correction=correction,
+    warnings=warnings,
+    row_columns=row_columns,
+    metrics=metrics,
+    quirks=QUIRKS,
+    quantiles=quantiles,
+)

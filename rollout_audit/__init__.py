@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rollout_audit.audit.analyze import analyze
+    from rollout_audit.audit.apply import apply_correction
+    from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.report import Report
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.errors import ConfigError, DumpError, RolloutAuditError
@@ -18,7 +20,9 @@ __all__ = [
     "Report",
     "RolloutAuditError",
     "analyze",
+    "apply_correction",
     "open_dump",
+    "trainer_metrics",
 ]
 
 _HOME = {
@@ -28,7 +32,9 @@ _HOME = {
     "Report": "audit.report",
     "RolloutAuditError": "errors",
     "analyze": "audit.analyze",
+    "apply_correction": "audit.apply",
     "open_dump": "dumps.dump",
+    "trainer_metrics": "audit.dialect",
 }
 
 

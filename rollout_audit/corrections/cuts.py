@@ -28,6 +28,7 @@ class Interval(NamedTuple):
 
 
 EVERYTHING = Interval(-math.inf, math.inf)
+ULPS = 32
 
 
 def at_most(upper: float) -> float:
@@ -104,11 +105,18 @@ def _open_beyond(interval: Interval, clamp: float | None) -> Interval:
 
 
 def _last(start: float, direction: float, satisfies: Callable[[float], bool]) -> float:
-    """The float64 farthest in `direction` from near `start` that satisfies a monotone predicate."""
+    """The float64 farthest in `direction` that satisfies a monotone predicate, at most a few ulps from `start`.
+
+    Where the predicate is flat (k3 of a tiny d is 0 in floating point) the search stops: the cut is what counts.
+    """
     value = start
-    while not satisfies(value):
+    for _ in range(ULPS):
+        if satisfies(value):
+            break
         value = math.nextafter(value, -direction)
-    while satisfies(beyond := math.nextafter(value, direction)):
+    for _ in range(ULPS):
+        if not satisfies(beyond := math.nextafter(value, direction)):
+            break
         value = beyond
     return value
 

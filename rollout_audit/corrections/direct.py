@@ -39,18 +39,18 @@ class Applied:
     """what batch normalisation divided by; 1 without it"""
 
 
-def apply(correction: Correction, tokens: Tokens, factor: float | None = None) -> Applied:
+def apply(correction: Correction, tokens: Tokens, factor: Tensor | None = None) -> Applied:
     """Apply a correction to one batch.
 
     Args:
         correction: what to apply; in bypass mode with ppo_clip no weight multiplies the loss.
         tokens: the whole batch, or a part of it where nothing is normalised or `factor` is given.
-        factor: the batch-normalisation divisor of the batch that `tokens` is a part of.
+        factor: [tokens] or scalar, the normalisation divisor of the batches that `tokens` is a part of.
     """
     weight = correction.applied_weight
     log_ratio = level_log_ratio(weight.level, tokens)
     bounded = bounded_weight(weight, log_ratio)
-    divisor = normalisation_factor(weight, bounded, tokens) if factor is None else bounded.new_tensor(factor)
+    divisor = normalisation_factor(weight, bounded, tokens) if factor is None else factor
     return Applied(log_ratio.exp(), bounded, bounded / divisor, kept_tokens(correction, tokens), divisor)
 
 

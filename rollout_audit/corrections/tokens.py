@@ -45,7 +45,7 @@ class Tokens:
 
 def row_sum(values: Tensor, lengths: Tensor) -> Tensor:
     """[tokens] → [rows] sums; 0 for an empty row."""
-    return torch.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
+    return _reduce(values, "sum", lengths, 0.0)
 
 
 def row_mean(values: Tensor, lengths: Tensor) -> Tensor:
@@ -55,14 +55,20 @@ def row_mean(values: Tensor, lengths: Tensor) -> Tensor:
 
 def row_max(values: Tensor, lengths: Tensor) -> Tensor:
     """[tokens] → [rows] maxima; −inf for an empty row."""
-    return torch.segment_reduce(values, "max", lengths=lengths, initial=-torch.inf)
+    return _reduce(values, "max", lengths, -torch.inf)
 
 
 def row_min(values: Tensor, lengths: Tensor) -> Tensor:
     """[tokens] → [rows] minima; +inf for an empty row."""
-    return torch.segment_reduce(values, "min", lengths=lengths, initial=torch.inf)
+    return _reduce(values, "min", lengths, torch.inf)
 
 
 def spread(per_row: Tensor, lengths: Tensor) -> Tensor:
     """[rows] → [tokens]: each row's value on every token of the row."""
     return torch.repeat_interleave(per_row, lengths)
+
+
+def _reduce(values: Tensor, how: str, lengths: Tensor, empty: float) -> Tensor:
+    if not lengths.numel():
+        return values.new_empty(0)
+    return torch.segment_reduce(values, how, lengths=lengths, initial=empty)

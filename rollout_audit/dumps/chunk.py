@@ -80,10 +80,12 @@ class Chunk:
     reward: NDArray[np.float64] | None = None
     """[rows], NaN where the row has none"""
     uids: tuple[str, ...] | None = None
+    """[rows], empty where the row has none: see `rows.row_uid` for what it is then called"""
     token_ids: NDArray[np.int64] | None = None
     """[tokens]"""
     group_ids: tuple[str | None, ...] | None = None
     policy_versions: NDArray[np.int64] | None = None
+    """[rows], -1 where the row has none"""
     trainer_versions: NDArray[np.int64] | None = None
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -118,7 +118,7 @@ class Source(Protocol):
         ...
 
     def batches(
-        self, columns: Collection[str], *, size_by: str, chunk_tokens: int, row_group: int | None = None
+        self, columns: Collection[str], *, size_by: str, chunk_tokens: int, row_groups: Sequence[int]
     ) -> Iterator[Batch]:
-        """Whole rows in file order, about `chunk_tokens` elements of the column `size_by` at a time."""
+        """Whole rows of these row groups, about `chunk_tokens` elements of the column `size_by` at a time."""
         ...

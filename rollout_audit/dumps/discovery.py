@@ -63,8 +63,8 @@ def discover(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise DumpNotFoundError("no dump given: name a file, a folder, a glob or a URI")
-    found = {_identity(place): place for path in given for place in _expand(os.fspath(path))}
-    places = sorted(found.values(), key=lambda place: natural_key(place.uri))
+    found = sorted((place for path in given for place in _expand(os.fspath(path))), key=_order)
+    places = sorted({_identity(place): place for place in found}.values(), key=_order)
     names = report_names([place.uri for place in places])
     return tuple(_describe(place, name) for place, name in zip(places, names, strict=True))
 
@@ -76,6 +76,10 @@ def open_binary(path: str) -> IO[bytes]:
     import fsspec
 
     return cast("IO[bytes]", fsspec.open(path, "rb").open())
+
+
+def _order(place: _Place) -> Any:
+    return natural_key(place.uri)
 
 
 def _identity(place: _Place) -> str:
@@ -99,6 +103,8 @@ def _locate(path: str) -> _Place:
 
 
 def _expand(path: str) -> Iterator[_Place]:
+    if not path:
+        raise DumpNotFoundError("the path is empty: name a file, a folder, a glob or a URI")
     place = _locate(path)
     if place.fs.isfile(place.path):
         yield place
@@ -123,11 +129,8 @@ def _glob(place: _Place, typed: str) -> Iterator[_Place]:
 
 
 def _matches(place: _Place) -> list[str]:
-    return (
-        [hit for hit in place.fs.glob(place.path) if _visible(basename(hit))]
-        if _is_pattern(place.path)
-        else []
-    )
+    found = place.fs.glob(place.path) if _is_pattern(place.path) else []
+    return [hit for hit in found if _visible(basename(hit))]
 
 
 def _is_pattern(path: str) -> bool:

@@ -29,7 +29,7 @@ __all__ = ["DEFAULT_CHUNK_TOKENS", "Dump", "FileInfo", "OnFault", "Part", "open_
 DEFAULT_CHUNK_TOKENS = 2**19
 OnFault = Literal["stop", "drop"]
 _LISTS = {field.name for field in FIELDS if field.kind == "token"}
-_NUMERIC = {*_LISTS, "advantages", "reward"}
+_NUMERIC = {*_LISTS, "advantages", "reward", "step"}
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
 
 
@@ -182,8 +182,13 @@ class Dump:
         steps: tuple[int | None, int | None] | None = None,
         limit: int | None = None,
     ) -> Iterator[Row]:
-        """Stream the responses one by one, all fields, as views into the chunk they came in."""
-        for chunk in self.chunks(on_fault=on_fault, steps=steps, limit=limit):
+        """Stream the responses one by one, all fields, as views into the chunk they came in.
+
+        Raises:
+            DumpFaultError: an error-level fault, with `on_fault="stop"`.
+            UnreadableFileError: damaged data.
+        """
+        for chunk in self.chunks(on_fault=on_fault, steps=steps, limit=limit, parts=self.parts()):
             yield from rows_of_chunk(chunk, self.files[chunk.file].name)
 
 
@@ -247,5 +252,5 @@ def _type_problem(name: str, column: ColumnInfo) -> str | None:
     if name in _LISTS and not column.is_list:
         return "expected a list of numbers a row (of the shape of the rollout's log-probs)"
     if name in _NUMERIC and column.element not in _NUMBERS:
-        return "which is not read; store float64, float32, float16 or bfloat16"
+        return "which is not read; store integers, float64, float32, float16 or bfloat16"
     return None

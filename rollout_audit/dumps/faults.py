@@ -188,10 +188,10 @@ def _zero_row(
     values: NDArray[np.floating[Any]], mask: NDArray[np.bool_], offsets: NDArray[np.int64], row: int
 ) -> NDArray[np.int64]:
     """The valid places of a row if there are two or more and all are 0.0: a forward pass that was skipped."""
-    span = slice(offsets[row], offsets[row + 1])
-    places = np.flatnonzero(mask[span]) + offsets[row]
+    start, end = int(offsets[row]), int(offsets[row + 1])
+    places: NDArray[np.int64] = np.flatnonzero(mask[start:end]) + start
     skipped = len(places) > 1 and not values[places].any()
-    return places.astype(np.int64) if skipped else places[:0].astype(np.int64)
+    return places if skipped else places[:0]
 
 
 def _check_minus_one(

@@ -53,9 +53,10 @@ FIELDS: tuple[Field, ...] = (
             "vllm_log_probs",
             "behavior_log_probs",
             "sampled_logprobs",  # tinker
+            "logprobs",  # AReaL, open-instruct, tinker
         ),
-        "of the inference engine that sampled the token. The bare `logprobs` of AReaL and open-instruct is "
-        "not taken by itself: other people write the trainer's under that name (use --map).",
+        "of the inference engine that sampled the token. Wherever a trainer writes a bare `logprobs` it is "
+        "the engine's; beside another alias it is an error, since it may then be the trainer's.",
     ),
     Field(
         "old_log_probs",
@@ -78,6 +79,7 @@ FIELDS: tuple[Field, ...] = (
         (
             "trainer_logprobs",  # prime-rl: current weights
             "train_log_probs",  # miles policy_loss_debug: current weights
+            "trainer_scored_log_probs",  # miles, without a separate forward pass
             "per_token_logps",  # TRL
             "current_log_probs",
             "cur_log_probs",
@@ -95,8 +97,9 @@ FIELDS: tuple[Field, ...] = (
             "completion_mask",  # TRL, ms-swift
             "token_loss_mask",  # NeMo-RL
             "action_mask",  # OpenRLHF
+            "local_loss_mask",  # miles policy_loss_debug
         ),
-        "1 where the policy sampled the token and the loss counts it. Beside an alias the exact name is taken "
+        "1 where the policy sampled the token and the loss counts it. Beside an alias the exact name counts "
         "(SkyRL's `response_mask` has 1 on tool tokens: map its `loss_mask`).",
     ),
     Field("advantages", "either", ("advantage",), "one value a token, or one a response"),
@@ -110,7 +113,10 @@ FIELDS: tuple[Field, ...] = (
     Field("uid", "row", ("uids", "sample_id", "sample_index", "sample_indices")),
     Field("group_id", "row", ("group_ids", "group_index", "prompt_idx")),
     Field(
-        "policy_version", "row", ("policy_versions", "rollout_version", "weight_version"), "of the sampler"
+        "policy_version",
+        "row",
+        ("policy_versions", "rollout_version", "weight_version", "weight_versions"),
+        "of the sampler",
     ),
     Field("trainer_version", "row", ("trainer_versions",)),
     Field("step", "row", ("steps", "global_step", "global_steps", "rollout_id", "training_step")),

@@ -44,17 +44,19 @@ ROW_FIELDS: dict[str, Any] = {
     "uid": None,
     "group_id": None,
 }
-"""Fields of one value a row, and what makes one of a list: rewards add up, the oldest version counts."""
+"""Fields of one value a row, and what makes one of a list: rewards add up, the oldest version
+counts, of texts the first."""
 
 
-def oneone_per_row(field: str, column: Ragged | Scalars) -> Scalars:
+def one_per_row(field: str, column: Ragged | Scalars) -> Scalars:
+    """The column itself, or what `ROW_FIELDS` makes of its lists; an empty list counts as null."""
     if isinstance(column, Scalars):
         return column
     lengths = np.diff(column.offsets)
     filled = np.flatnonzero(lengths > 0)
     empty = np.flatnonzero(lengths == 0).astype(np.int64)
     starts = column.offsets[:-1][filled]
-    reducer = ROW_FIELDS[field] if len(filled) else None
+    reducer = ROW_FIELDS[field] if len(filled) and column.values.dtype != object else None
     got = column.values[starts] if reducer is None else reducer.reduceat(column.values, starts)
     wide = object if column.values.dtype == object else np.float64 if field == "reward" else np.int64
     values = np.zeros(len(lengths), wide)
@@ -73,15 +75,16 @@ def as_reals(column: Scalars | None) -> NDArray[np.float64] | None:
 def as_whole(column: Scalars | None, blank: int) -> NDArray[np.int64] | None:
     if column is None:
         return None
-    source = column.values
-    if source.dtype.kind == "f":
-        source = np.nan_to_num(source, nan=blank)
-    values = np.array(
-        [int(v) if v is not None else blank for v in source] if source.dtype == object else source,
-        dtype=np.int64,
-    )
+    values = _integers(column.values, blank)
     values[column.null_rows] = blank
     return values
+
+
+def _integers(values: NDArray[Any], blank: int) -> NDArray[np.int64]:
+    """A fresh array; what is no whole number (a version such as `default`) becomes the blank."""
+    if values.dtype == object:
+        return np.array([int(v) if str(v).isdecimal() else blank for v in values], dtype=np.int64)
+    return np.array(np.nan_to_num(values, nan=blank), dtype=np.int64)
 
 
 def as_names(column: Scalars | None) -> tuple[str, ...] | None:

@@ -117,7 +117,7 @@ def _numbers(array: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def _filled(array: Any, nulls: NDArray[np.int64]) -> NDArray[Any]:
-    blank = False if pa.types.is_boolean(array.type) else 0
+    blank: Any = {"bool": False, "text": ""}.get(element_name(array.type), 0)
     if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
     values = np.array(array.fill_null(blank).to_numpy(zero_copy_only=False))

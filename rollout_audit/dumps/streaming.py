@@ -68,14 +68,13 @@ def _batches(
             continue
         source = open_source(info.file, dump.layout)
         mapping = {name: mapped.column for name, mapped in info.fields.items() if name in selection.fields}
-        for part in of_file:
-            for batch in source.batches(
-                frozenset(mapping.values()),
-                size_by=mapping["rollout_log_probs"],
-                chunk_tokens=selection.chunk_tokens,
-                row_group=part.row_group,
-            ):
-                yield info, index, mapping, batch
+        for batch in source.batches(
+            frozenset(mapping.values()),
+            size_by=mapping["rollout_log_probs"],
+            chunk_tokens=selection.chunk_tokens,
+            row_groups=[part.row_group for part in of_file],
+        ):
+            yield info, index, mapping, batch
 
 
 def _file_is_outside(info: FileInfo, steps: tuple[int | None, int | None] | None) -> bool:

@@ -20,7 +20,7 @@ from rollout_audit.dumps.fields import FIELDS
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -118,7 +118,7 @@ class TensorSource:
         *,
         size_by: str,  # noqa: ARG002 - see values
         chunk_tokens: int,
-        row_group: int | None = None,  # noqa: ARG002 - there is one
+        row_groups: Sequence[int],  # noqa: ARG002 - there is one
     ) -> Iterator[Batch]:
         wanted = [tensor for name, tensor in self._tensors.items() if name in columns]
         with open_binary(self._file.path) as stream:

@@ -1,4 +1,4 @@
-"""The shape that every trainer module has, and the flat dictionary that comes out of it.
+"""The shape that every trainer module has.
 
 A trainer logs reductions over rows of per-row quantities, so a dialect is two pure functions: `row_columns`
 turns one chunk of packed tokens into per-row float64 columns, and `metrics` turns the columns of the whole
@@ -8,15 +8,14 @@ numbers.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.configfile import ConfigSource, Section, read_config
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from rollout_audit.corrections.model import Correction
     from rollout_audit.corrections.tokens import Tokens
 
-__all__ = ["Columns", "Metrics", "OrderStatistics", "Quirk", "Trainer", "sorted_order"]
+__all__ = ["Columns", "OrderStatistics", "Quirk", "Trainer", "sorted_order"]
 
 Columns: TypeAlias = Mapping[str, NDArray[np.float64]]
 """name → float64 [rows], in the order of the dump"""
@@ -34,49 +33,6 @@ OrderStatistics: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 """ranks, counted from 0 → that many smallest token log-ratio d of the batch (rank 0 the least)"""
 
 C = TypeVar("C")
-
-OVERFLOW = "overflow"
-UNDEFINED = "undefined"
-
-
-class Metrics(Mapping[str, float | None]):
-    """What one trainer would have logged for one batch: its own keys, each a finite float or None.
-
-    Every None has a reason. A finite value may have one too: verl's `rollout_is_eff_sample_size` is 0.0 with
-    a reason where every weight is 0. Infinite values become None with the reason `overflow`. Immutable.
-    """
-
-    __slots__ = ("_reasons", "_values")
-
-    def __init__(self, values: Mapping[str, float | None], reasons: Mapping[str, str] | None = None) -> None:
-        self._values = {name: _finite(value) for name, value in values.items()}
-        missing = {name: _reason(values[name]) for name, value in self._values.items() if value is None}
-        self._reasons = missing | dict(reasons or {})
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """Metric name → why it is None, or 0 where it is not to be read as a measurement."""
-        return MappingProxyType(self._reasons)
-
-    def __getitem__(self, name: str) -> float | None:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Metrics({self._values!r}, {self._reasons!r})"
-
-
-def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _reason(value: float | None) -> str:
-    return OVERFLOW if value is not None and math.isinf(value) else UNDEFINED
 
 
 @dataclass(frozen=True, slots=True)

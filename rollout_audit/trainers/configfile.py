@@ -40,7 +40,7 @@ class Section:
         for start in range(len(self.path)):
             found, below = _descend(tree, self.path[start:])
             if found:
-                return {key: value for key, value in below.items() if key.startswith(self.prefix)}
+                return {str(key): value for key, value in below.items() if str(key).startswith(self.prefix)}
         return dict(tree)
 
 

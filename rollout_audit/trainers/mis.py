@@ -25,7 +25,8 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
-from rollout_audit.trainers.base import Columns, Metrics, OrderStatistics, Quirk
+from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import fraction, mean, summarise
 from rollout_audit.trainers.settings import Settings
@@ -164,13 +165,15 @@ def _batch_normalize(settings: Settings) -> bool:
 
 def _rejection(settings: Settings) -> Rejection:
     """Bounds that are null are those of tis, and a lower bound that is null there too is 1 / upper."""
-    lower_key, upper_key = (
-        f"{'tis' if settings.values[f'rs_{bound}'] is None else 'rs'}_{bound}"
-        for bound in ("lower_bound", "upper_bound")
-    )
-    lower, upper = settings.band(lower_key, upper_key)
+    lower, upper = settings.band(_given(settings, "lower_bound"), _given(settings, "upper_bound"))
     veto = settings.optional_positive("rs_veto_threshold")
     return Rejection(settings.choice("rs_level", LEVELS), lower, upper, veto)
+
+
+def _given(settings: Settings, bound: str) -> str:
+    own, shared = f"rs_{bound}", f"tis_{bound}"
+    fallback = settings.values[own] is None and settings.values[shared] is not None
+    return shared if fallback else own
 
 
 def correction(config: MisConfig) -> Correction:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.trainers.base import Columns, Metrics, OrderStatistics
+from rollout_audit.statistics.metrics import Absent, Metrics, Noted
+from rollout_audit.trainers.base import Columns, OrderStatistics
 
 __all__ = [
     "EPSILON",
@@ -85,19 +86,19 @@ def row_order(per_row: Rows, tokens: Rows) -> OrderStatistics:
     return lambda ranks: per_row[ascending[np.searchsorted(ends, ranks, side="right")]]
 
 
+NO_TOKEN = Absent("no valid token")
+
+
 def summarise(rows: Columns, compute: Callable[[], dict[str, float]], prefix: str) -> Metrics:
     """The computed values under the trainer's prefix; all null where the batch has no valid token."""
     with np.errstate(all="ignore"):
-        values = {f"{prefix}{name}": value for name, value in compute().items()}
+        values = compute()
     if not rows["tokens"].sum():
-        return Metrics(dict.fromkeys(values), dict.fromkeys(values, "no valid token"))
-    return Metrics(values, _all_zero(values))
+        return Metrics({f"{prefix}{name}": NO_TOKEN for name in values})
+    return Metrics({f"{prefix}{name}": _noted(name, value) for name, value in values.items()})
 
 
-def _all_zero(values: dict[str, float]) -> dict[str, str]:
+def _noted(name: str, value: float) -> float:
     """The one exception to "null, never 0": an effective sample size where no weight is left."""
-    return {
-        name: "every weight is 0"
-        for name, value in values.items()
-        if name.endswith("eff_sample_size") and value == 0
-    }
+    nothing_left = name.endswith("eff_sample_size") and value == 0
+    return Noted(0.0, "every weight is 0") if nothing_left else value

@@ -25,7 +25,8 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_min, row_sum, spread
-from rollout_audit.trainers.base import Columns, Metrics, OrderStatistics, Quirk, Trainer
+from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import (
@@ -175,8 +176,10 @@ def warnings(config: VerlConfig) -> tuple[str, ...]:
 
 
 def _lopsided(rule: Rule) -> bool:
-    two_sided = rule.lower is not None and rule.upper is not None
-    return two_sided and not math.isclose(-(rule.lower or 0), rule.upper or 0, rel_tol=1e-3)
+    if rule.lower is None or rule.upper is None:
+        return False
+    # "0.99_1.01" is meant as reciprocal and as good as that: 1% of its width apart
+    return not math.isclose(-rule.lower, rule.upper, rel_tol=0.02)
 
 
 def _one_sided(rule: Rule) -> str:

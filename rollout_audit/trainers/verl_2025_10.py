@@ -23,7 +23,8 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 from rollout_audit.corrections.tokens import Tokens, row_sum
-from rollout_audit.trainers.base import Columns, Metrics, OrderStatistics, Quirk, Trainer
+from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean

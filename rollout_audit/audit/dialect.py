@@ -1,0 +1,132 @@
+"""The figures one trainer would have logged for a dump, streamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
+from rollout_audit.audit.selection import ConfigSource, configure
+from rollout_audit.corrections.packing import pack
+from rollout_audit.dumps.chunk import Chunk
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
+from rollout_audit.engines.threads import default_workers, map_in_order
+from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.statistics.pair import PairState, RowTable, pair_state
+from rollout_audit.statistics.plan import PairPlan
+from rollout_audit.statistics.population import Population
+from rollout_audit.statistics.scope import Evidence
+from rollout_audit.statistics.tail import TokenPlaces
+from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
+
+__all__ = ["trainer_metrics"]
+
+CPU = torch.device("cpu")
+OnFault = Literal["stop", "drop"]
+
+
+@overload
+def trainer_metrics(
+    dump: Dump, trainer: str, config: ConfigSource, *, per_step: Literal[False] = False, on_fault: OnFault = "stop"
+) -> Metrics: ...
+@overload
+def trainer_metrics(
+    dump: Dump, trainer: str, config: ConfigSource, *, per_step: Literal[True], on_fault: OnFault = "stop"
+) -> dict[int, Metrics]: ...
+def trainer_metrics(
+    dump: Dump, trainer: str, config: ConfigSource, *, per_step: bool = False, on_fault: OnFault = "stop"
+) -> Metrics | dict[int, Metrics]:
+    """The very keys and definitions that a trainer logs, its quirks included.
+
+    Args:
+        dump: what `open_dump` returned.
+        trainer: `verl`, `verl-2026-01`, `verl-2025-10`, `miles`.
+        config: the trainer's own keys as a dict, a YAML, JSON or TOML file, or the name of one of its presets.
+        per_step: one batch a step, as the trainer computes; else all rows are one batch.
+        on_fault: as in `analyze`.
+
+    Raises:
+        ConfigError: the trainer itself would refuse the configuration.
+        DumpError: the dump cannot be read as asked.
+    """
+    dialect, settings = configure(trainer, config)
+    batches = _Dialect(dump, dialect, settings).gather(on_fault)
+    if not per_step:
+        return batches.metrics(None)
+    return {step: batches.metrics(step) for step in batches.steps}
+
+
+@dataclass(frozen=True)
+class _Dialect:
+    dump: Dump
+    trainer: Trainer[Any]
+    config: Any
+
+    def gather(self, on_fault: OnFault) -> _Batches:
+        columns, pair = RowTable(), PairState()
+        chunks = self.dump.chunks(fields=(self.pair.training, "advantages"), on_fault=on_fault)
+        for part, state in map_in_order(self._chunk, chunks, default_workers()):
+            columns.absorb(part)
+            if state is not None:
+                pair.absorb(state)
+        return _Batches(self, columns.columns(), pair if self._needs_order else None)
+
+    @cached_property
+    def pair(self) -> Pair:
+        fields = [f for f in ("rollout_log_probs", "old_log_probs", "log_probs") if self.dump.has(f)]
+        return pair_for(self.trainer.correction(self.config).mode, pairs_in(fields))
+
+    @cached_property
+    def _needs_order(self) -> bool:
+        return bool(self.trainer.quantiles(self.config))
+
+    def _chunk(self, chunk: Chunk) -> tuple[RowTable, PairState | None]:
+        packed = pack(chunk, CPU)
+        tokens = packed.tokens(self.pair.training)
+        columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
+        columns["step"] = chunk.steps.astype(np.float64)
+        if not self._needs_order:
+            return RowTable([columns]), None
+        places = TokenPlaces(chunk.file, chunk.row_numbers, chunk.offsets, packed.flat)
+        steps = torch.from_numpy(chunk.steps.astype(np.int64))
+        return RowTable([columns]), pair_state(tokens, steps, places, PairPlan({}))
+
+
+@dataclass(frozen=True)
+class _Batches:
+    dialect: _Dialect
+    columns: Columns
+    pair: PairState | None
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({int(step) for step in self.columns["step"]})
+
+    def metrics(self, step: int | None) -> Metrics:
+        chosen = slice(None) if step is None else self.columns["step"] == step
+        rows = {name: column[chosen] for name, column in self.columns.items() if name != "step"}
+        return self.dialect.trainer.metrics(rows, self.dialect.config, self._order(step))
+
+    def _order(self, step: int | None) -> OrderStatistics:
+        """Exact while the log-ratios are kept; beyond that cell by cell."""
+        if self.pair is None:
+            return _never_asked
+        evidence = Evidence(self.pair, PairPlan({}), {"step": self.columns["step"]})
+        return order_of(evidence.scope(step).token_values())
+
+
+def order_of(population: Population) -> OrderStatistics:
+    """ranks → that many smallest log-ratios of the population."""
+    last = np.cumsum(population.counts)
+    return lambda ranks: population.values[np.searchsorted(last, ranks, side="right")]
+
+
+def _never_asked(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+    raise AssertionError("a trainer without quantiles asked for order statistics")
+
+

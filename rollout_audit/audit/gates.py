@@ -1,0 +1,156 @@
+"""Gates on a report: `[PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE` fails where it holds."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from rollout_audit.audit.report import CorrectionReport, Report, StepReport
+from rollout_audit.errors import UsageError, suggest
+
+__all__ = ["Gate", "GateResult", "evaluate", "parse_gate"]
+
+Number = float | int | None
+OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_GRAMMAR = re.compile(
+    r"\s*(?:(?P<preset>[\w.-]+):)?(?P<metric>[\w.-]+)(?:@(?P<scope>[\w-]+))?\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>\S+)\s*"
+)
+SCOPES = ("pooled", "any-step", "median")
+HOW = "write [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE, e.g. 'kl_k3@any-step > 0.05'"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A condition under which the run is refused, or a severity of the health rules (`level`)."""
+
+    text: str
+    level: Literal["critical", "warn"] | None = None
+    preset: str | None = None
+    metric: str = ""
+    scope: str = "pooled"
+    op: str = ">"
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    gate: Gate
+    value: Number
+    failed: bool
+    unmeasured: bool
+    """nothing to compare: the gate could not tell"""
+    text: str
+
+
+def parse_gate(text: str) -> Gate:
+    """Read a gate.
+
+    Raises:
+        UsageError: it does not follow the grammar.
+    """
+    if text in ("critical", "warn"):
+        return Gate(text, level="critical" if text == "critical" else "warn")
+    match = _GRAMMAR.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--fail-on {text!r}: {HOW}")
+    parts = match.groupdict()
+    scope = parts["scope"] or "pooled"
+    if scope not in SCOPES and not scope.isdigit():
+        raise UsageError(f"--fail-on {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
+    return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], _number(parts["value"], text))
+
+
+def evaluate(gate: Gate, report: Report) -> GateResult:
+    """Hold a gate against a report.
+
+    Raises:
+        UsageError: no such preset, metric or step in the report.
+    """
+    if gate.level is not None:
+        return _by_level(gate, report)
+    values = _values(gate, report)
+    measured = [v for v in values if v is not None]
+    unmeasured = not measured or (gate.scope == "any-step" and len(measured) < len(values))
+    if not measured:
+        return GateResult(gate, None, failed=False, unmeasured=True, text=f"{gate.text}: nothing to compare, null")
+    compare = OPERATORS[gate.op]
+    hits = [v for v in measured if compare(v, gate.value)]
+    shown = hits[0] if hits else measured[0]
+    verdict = "holds" if hits else "does not hold"
+    return GateResult(gate, shown, bool(hits), unmeasured and not hits, f"{gate.text}: {verdict}, value {shown:.6g}")
+
+
+def _by_level(gate: Gate, report: Report) -> GateResult:
+    refused = {"critical"} if gate.level == "critical" else {"critical", "warn"}
+    broken = [verdict.metric for verdict in report.health if verdict.status in refused]
+    text = f"{gate.text}: {', '.join(broken) or 'no rule'} past the limit"
+    return GateResult(gate, None, bool(broken), unmeasured=False, text=text)
+
+
+def _values(gate: Gate, report: Report) -> list[Number]:
+    if gate.scope == "pooled":
+        return [_pooled(gate, report)]
+    steps = report.steps
+    if gate.scope.isdigit():
+        steps = [step for step in report.steps if step.step == int(gate.scope)]
+        if not steps:
+            known = ", ".join(str(s.step) for s in report.steps[:10])
+            raise UsageError(f"--fail-on {gate.text!r}: no step {gate.scope} in the dump; steps are {known}")
+    values = [_of_step(gate, step, report) for step in steps]
+    if gate.scope == "median":
+        measured = [v for v in values if v is not None]
+        return [median(measured)] if measured else [None]
+    return values
+
+
+def _pooled(gate: Gate, report: Report) -> Number:
+    if gate.preset is None and gate.metric in report.overall:
+        return report.overall[gate.metric]
+    correction = _correction(gate, report)
+    stages = correction.stages
+    return _look_up(gate, {"kept": stages.kept, "bounded": stages.bounded, "normalised": stages.normalised, "raw": stages.raw})
+
+
+def _of_step(gate: Gate, step: StepReport, report: Report) -> Number:
+    if gate.preset is None and gate.metric in step.metrics:
+        return step.metrics[gate.metric]
+    stages = step.corrections[_correction(gate, report).name]
+    return _look_up(gate, {"kept": stages.kept, "bounded": stages.bounded})
+
+
+def _correction(gate: Gate, report: Report) -> CorrectionReport:
+    name = gate.preset or report.settings.reference
+    found = {c.name: c for c in report.corrections}
+    if name not in found:
+        raise UsageError(f"--fail-on {gate.text!r}: no preset {name!r} in the report{suggest(name, found)}")
+    return found[name]
+
+
+def _look_up(gate: Gate, stages: Mapping[str, Mapping[str, Number]]) -> Number:
+    """`metric` in the first stage that has it, or `stage.metric`."""
+    stage, _, metric = gate.metric.rpartition(".")
+    if stage in stages and metric in stages[stage]:
+        return stages[stage][metric]
+    for figures in stages.values():
+        if gate.metric in figures:
+            return figures[gate.metric]
+    known: Sequence[str] = [m for figures in stages.values() for m in figures]
+    raise UsageError(f"--fail-on {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
+
+
+def _number(text: str, gate: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--fail-on {gate!r}: {text!r} is no number; {HOW}") from None

@@ -1,0 +1,50 @@
+"""What a caller may name a correction by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollout_audit.corrections.model import Correction
+from rollout_audit.corrections.presets import PRESETS, Preset, preset
+from rollout_audit.errors import UsageError
+from rollout_audit.trainers.base import Trainer
+from rollout_audit.trainers.registry import get_trainer
+
+__all__ = ["ConfigSource", "as_correction", "configure"]
+
+ConfigSource = Mapping[str, object] | str | Path
+
+
+def configure(trainer: str, source: ConfigSource) -> tuple[Trainer[Any], Any]:
+    """A trainer and its configuration from its own keys, a file, or the name of a preset of its own.
+
+    Raises:
+        ConfigError: the trainer itself would refuse the settings.
+        UsageError: no such trainer, or the source cannot be read as its configuration.
+    """
+    dialect = get_trainer(trainer)
+    if isinstance(source, str) and source in PRESETS:
+        source = _preset_config(PRESETS[source], trainer)
+    return dialect, dialect.configure(source)
+
+
+def as_correction(given: ConfigSource | Correction | Preset, trainer: str | None = None) -> Correction:
+    """The correction that a preset's name, a preset, a trainer's configuration or a correction stands for."""
+    if isinstance(given, Correction):
+        return given
+    if isinstance(given, Preset):
+        return given.correction
+    if trainer is not None:
+        dialect, config = configure(trainer, given)
+        return dialect.correction(config)
+    if isinstance(given, str):
+        return preset(given).correction
+    raise UsageError("a trainer's configuration needs the trainer's name: trainer='verl'")
+
+
+def _preset_config(chosen: Preset, trainer: str) -> Mapping[str, object]:
+    if not chosen.origin.startswith(trainer):
+        raise UsageError(f"preset {chosen.name!r} is in the keys of {chosen.origin}, not of {trainer}")
+    return chosen.config

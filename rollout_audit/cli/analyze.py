@@ -1,0 +1,154 @@
+"""`rollout-audit analyze`: the main job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.options import (
+    CHUNK_TOKENS,
+    ChunkTokens,
+    Debug,
+    Device,
+    DeviceName,
+    Dumps,
+    Layout,
+    Limit,
+    Maps,
+    Mode,
+    OnFault,
+    OnFaultName,
+    Output,
+    Steps,
+    Workers,
+)
+from rollout_audit.cli.parsing import parse_maps, parse_steps
+
+if TYPE_CHECKING:
+    from rollout_audit.audit.gates import Gate, GateResult
+    from rollout_audit.audit.report import Report
+
+__all__ = ["ANALYZE_EPILOG", "analyze"]
+
+
+OUT = "./rollout-audit-report"
+
+ANALYZE_EPILOG = """\b
+Examples:
+  rollout-audit analyze run/dumps --out report
+  rollout-audit analyze run/dumps --map old_log_probs=prev_logprobs --steps 100:200
+  rollout-audit analyze run/dumps --fail-on critical --fail-on 'kl_k3@any-step > 0.05'
+  rollout-audit analyze run/dumps --preset decoupled_seq_is_rs --format markdown
+"""
+
+Out = Annotated[
+    str, typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced.")
+]
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_PRESET",
+        help="The correction that the health rules look at; the table shows every preset.",
+        show_default="decoupled_token_is",
+    ),
+]
+NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        metavar="GATE",
+        envvar="ROLLOUT_AUDIT_FAIL_ON",
+        help="Exit 1 at: critical, warn, or '[PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE'. Repeatable.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr.")
+]
+
+
+def analyze(
+    dumps: Dumps,
+    out: Out = OUT,
+    field_map: Maps = None,
+    layout: Layout = None,
+    mode: Mode = None,
+    preset: Reference = None,
+    steps: Steps = None,
+    limit: Limit = None,
+    on_fault: OnFault = OnFaultName.STOP,
+    fail_on: FailOn = None,
+    output: Output = None,
+    no_plots: NoPlots = False,
+    workers: Workers = None,
+    device: Device = DeviceName.AUTO,
+    chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
+    fields, span = parse_maps(field_map), parse_steps(steps)
+    gates = _gates(fail_on or [])
+
+    from rollout_audit.audit.analyze import analyze as audit
+    from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.reports.folder import check_output, write_report
+    from rollout_audit.reports.summary import report_document
+    from rollout_audit.reports.terminal import emit
+
+    check_output(out)
+    dump = open_dump(dumps, field_map=fields, layout=layout)
+    with progress(dump.total_rows, quiet=quiet) as advance:
+        report = audit(
+            dump,
+            reference=preset,
+            mode=mode.value if mode else None,
+            on_fault=on_fault.value,
+            steps=span,
+            limit=limit,
+            device=device.value,
+            workers=workers,
+            chunk_tokens=chunk_tokens,
+            on_progress=advance,
+        )
+    results = _evaluate(gates, report)
+    written = write_report(report, out, plots=not no_plots)
+    for picture, reason in written.failures.items():
+        say(f"warning: {picture} was not drawn: {reason}")
+    emit(report_document(report, [_gate_line(result) for result in results]), output.value if output else None)
+    say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
+    raise typer.Exit(_exit_code(results))
+
+
+def _gates(texts: Sequence[str]) -> list[Gate]:
+    if not texts:
+        return []
+    from rollout_audit.audit.gates import parse_gate
+
+    return [parse_gate(text) for text in texts]
+
+
+def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:
+    if not gates:
+        return []
+    from rollout_audit.audit.gates import evaluate
+
+    return [evaluate(gate, report) for gate in gates]
+
+
+def _gate_line(result: GateResult) -> str:
+    word = "failed" if result.failed else "unmeasured" if result.unmeasured else "passed"
+    return f"gate {word}: {result.text}"
+
+
+def _exit_code(results: Sequence[GateResult]) -> int:
+    """A gate that holds outranks one that could not tell."""
+    if any(result.failed for result in results):
+        return 1
+    return 2 if any(result.unmeasured for result in results) else 0

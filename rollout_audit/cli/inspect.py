@@ -1,0 +1,43 @@
+"""`rollout-audit inspect`: what a dump holds, without auditing it."""
+
+from __future__ import annotations
+
+import typer
+
+from rollout_audit.cli.options import CHUNK_TOKENS, ChunkTokens, Debug, Dumps, Layout, Maps, Output
+from rollout_audit.cli.parsing import parse_maps
+
+__all__ = ["INSPECT_EPILOG", "inspect"]
+
+INSPECT_EPILOG = """\b
+Examples:
+  rollout-audit inspect run/dumps
+  rollout-audit inspect 'run/step_*.parquet' --format json
+
+\b
+Exit codes:
+  0    nothing that would stop an audit
+  1    faults of severity error were found
+  2    the dump cannot be read
+"""
+
+
+def inspect(
+    dumps: Dumps,
+    field_map: Maps = None,
+    layout: Layout = None,
+    output: Output = None,
+    chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    debug: Debug = False,
+) -> None:
+    """Show files, fields and their mapping, counts, value ranges and faults."""
+    fields = parse_maps(field_map)
+
+    from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.dumps.inspection import inspect_dump
+    from rollout_audit.reports.inspection import inspection_document
+    from rollout_audit.reports.terminal import emit
+
+    inspection = inspect_dump(open_dump(dumps, field_map=fields, layout=layout), chunk_tokens=chunk_tokens)
+    emit(inspection_document(inspection), output.value if output else None)
+    raise typer.Exit(1 if inspection.has_errors else 0)

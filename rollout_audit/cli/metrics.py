@@ -1,0 +1,64 @@
+"""`rollout-audit metrics`: what one trainer would have logged."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollout_audit.cli.options import Debug, Dumps, Layout, Maps, OnFault, OnFaultName, Output
+from rollout_audit.cli.parsing import parse_maps
+
+__all__ = ["METRICS_EPILOG", "metrics"]
+
+METRICS_EPILOG = """\b
+Examples:
+  rollout-audit metrics run/dumps --trainer verl --config run.yaml
+  rollout-audit metrics run/dumps --trainer verl --config '{"rollout_is": "token", "rollout_is_threshold": 2.0}'
+  rollout-audit metrics run/dumps --trainer verl --config decoupled_seq_is_rs --per-step --format csv
+"""
+
+TrainerName = Annotated[
+    str,
+    typer.Option(metavar="NAME", envvar="ROLLOUT_AUDIT_TRAINER", help="Whose names and definitions.", show_default=False),
+]
+Config = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE|JSON|PRESET",
+        envvar="ROLLOUT_AUDIT_CONFIG",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value,..., or a preset's name.",
+        show_default="the trainer's defaults",
+    ),
+]
+PerStep = Annotated[
+    bool, typer.Option("--per-step", envvar="ROLLOUT_AUDIT_PER_STEP", help="One batch a step, as the trainer computes.")
+]
+
+
+def metrics(
+    dumps: Dumps,
+    trainer: TrainerName,
+    config: Config = "{}",
+    per_step: PerStep = False,
+    field_map: Maps = None,
+    layout: Layout = None,
+    on_fault: OnFault = OnFaultName.STOP,
+    output: Output = None,
+    debug: Debug = False,
+) -> None:
+    """Compute the flat metrics of one trainer, its very keys and quirks included."""
+    fields = parse_maps(field_map)
+
+    from rollout_audit.audit.dialect import trainer_metrics
+    from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.reports.dialect import pooled_document, steps_document
+    from rollout_audit.reports.terminal import emit
+
+    dump = open_dump(dumps, field_map=fields, layout=layout)
+    if per_step:
+        by_step = trainer_metrics(dump, trainer, config, per_step=True, on_fault=on_fault.value)
+        document = steps_document(trainer, by_step)
+    else:
+        document = pooled_document(trainer, trainer_metrics(dump, trainer, config, on_fault=on_fault.value))
+    emit(document, output.value if output else None)

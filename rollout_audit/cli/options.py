@@ -1,0 +1,147 @@
+"""The options that several commands share. Every one may come from a ROLLOUT_AUDIT_* variable."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "CHUNK_TOKENS",
+    "ChunkTokens",
+    "Debug",
+    "Device",
+    "DeviceName",
+    "Dumps",
+    "Layout",
+    "Limit",
+    "Maps",
+    "Mode",
+    "ModeName",
+    "OnFault",
+    "OnFaultName",
+    "Output",
+    "OutputFormat",
+    "Steps",
+    "Workers",
+]
+
+
+CHUNK_TOKENS = 2**19
+"""As `dumps.dump.DEFAULT_CHUNK_TOKENS`, without loading it: a test holds them equal"""
+
+
+class OutputFormat(StrEnum):
+    TABLE = "table"
+    PLAIN = "plain"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+class ModeName(StrEnum):
+    DECOUPLED = "decoupled"
+    BYPASS = "bypass"
+
+
+class OnFaultName(StrEnum):
+    STOP = "stop"
+    DROP = "drop"
+
+
+class DeviceName(StrEnum):
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    MPS = "mps"
+
+
+Dumps = Annotated[
+    list[str],
+    typer.Argument(metavar="DUMP...", help="Files, folders (searched recursively), globs or URIs.", show_default=False),
+]
+Maps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="FIELD=COLUMN",
+        envvar="ROLLOUT_AUDIT_MAP",
+        help="Read a field from a column of that name. Repeatable.",
+        show_default=False,
+    ),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="padded|packed",
+        envvar="ROLLOUT_AUDIT_LAYOUT",
+        help="How safetensors are laid out, where content cannot tell.",
+        show_default="from content",
+    ),
+]
+Mode = Annotated[
+    ModeName | None,
+    typer.Option(
+        envvar="ROLLOUT_AUDIT_MODE",
+        help="Which training policy: old_log_probs (decoupled) or log_probs (bypass).",
+        show_default="decoupled where old_log_probs is recorded",
+    ),
+]
+Steps = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A:B",
+        envvar="ROLLOUT_AUDIT_STEPS",
+        help="First step and the one after the last; either may be left out.",
+        show_default="all",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, envvar="ROLLOUT_AUDIT_LIMIT", help="Only the first N rows.", show_default="all"
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        envvar="ROLLOUT_AUDIT_WORKERS",
+        help="Threads that compute; figures do not depend on it.",
+        show_default="one a core, at most 8",
+    ),
+]
+Device = Annotated[
+    DeviceName, typer.Option(envvar="ROLLOUT_AUDIT_DEVICE", help="Where the arithmetic runs; auto takes CUDA.")
+]
+ChunkTokens = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        envvar="ROLLOUT_AUDIT_CHUNK_TOKENS",
+        help="Tokens that one unit of work holds; bounds the memory.",
+    ),
+]
+OnFault = Annotated[
+    OnFaultName,
+    typer.Option(
+        envvar="ROLLOUT_AUDIT_ON_FAULT",
+        help="At a faulty value: stop with exit 2, or drop the sequence and list it.",
+    ),
+]
+Output = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        "--format",
+        envvar="ROLLOUT_AUDIT_FORMAT",
+        help="How the result is printed.",
+        show_default="table on a terminal, plain in a pipe",
+    ),
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", envvar="ROLLOUT_AUDIT_DEBUG", help="Show the traceback of an error.")
+]

@@ -1,0 +1,45 @@
+"""What option values mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rollout_audit.errors import UsageError
+
+__all__ = ["parse_maps", "parse_steps"]
+
+
+def parse_maps(given: Iterable[str] | None) -> dict[str, str]:
+    """`FIELD=COLUMN` options as a mapping; a column name may hold `=`.
+
+    Raises:
+        UsageError: no `=`, or a field given twice.
+    """
+    mapping: dict[str, str] = {}
+    for text in given or ():
+        field, equals, column = text.partition("=")
+        if not (field and equals and column):
+            raise UsageError(f"--map {text!r}: expected FIELD=COLUMN, for example old_log_probs=prev_logprobs")
+        if field in mapping:
+            raise UsageError(f"--map {text!r}: {field} is already mapped to {mapping[field]!r}")
+        mapping[field] = column
+    return mapping
+
+
+def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
+    """`A:B`, `A:`, `:B` or a single step.
+
+    Raises:
+        UsageError: not of that form, or empty.
+    """
+    if text is None:
+        return None
+    first, colon, stop = text.partition(":")
+    try:
+        start = int(first) if first else None
+        end = (int(stop) if stop else None) if colon else int(first) + 1
+    except ValueError:
+        raise UsageError(f"--steps {text!r}: expected A:B, A:, :B or a single step") from None
+    if start is not None and end is not None and start >= end:
+        raise UsageError(f"--steps {text!r}: no step lies between {start} and {end} (B is the one after the last)")
+    return start, end

@@ -1,0 +1,172 @@
+"""The report folder: written to a temporary sibling and renamed into place, so that it is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from rollout_audit.audit.report import SCHEMA_NAME, SCHEMA_VERSION, Report
+from rollout_audit.errors import ReportError
+from rollout_audit.reports.frames import write_sequences, write_steps
+
+__all__ = ["Written", "check_output", "read_report", "write_report"]
+
+REPORT_FILE = "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a report folder holds, and what could not be made."""
+
+    folder: Path
+    files: tuple[str, ...]
+    """relative to the folder, in order"""
+    failures: Mapping[str, str]
+    """picture → why it is missing"""
+
+
+def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = True) -> Written:
+    """Write report.json, sequences.parquet, steps.parquet and plots/*.png; an older report there is replaced.
+
+    A picture that fails costs nothing but itself.
+
+    Raises:
+        ReportError: the folder holds something else, or cannot be written.
+    """
+    target = check_output(out).resolve()
+    try:
+        with _replacing(target) as folder:
+            (folder / REPORT_FILE).write_text(report.to_json(), encoding="utf-8", newline="\n")
+            write_sequences(report.pictures.sequences, folder / "sequences.parquet")
+            write_steps(report.pictures.steps, folder / "steps.parquet")
+            failures = _draw(report, folder) if plots else {}
+            files = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
+    except OSError as error:
+        raise ReportError(f"{out}: cannot write the report ({error.strerror or error}); give another --out") from error
+    return Written(Path(out), files, failures)
+
+
+def check_output(out: str | os.PathLike[str]) -> Path:
+    """The folder, if a report may be written there: new, empty, or an older report of ours.
+
+    Raises:
+        ReportError: it is a file, or holds something that is not ours.
+    """
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ReportError(f"{folder}: is not a folder; give another --out")
+    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+        raise ReportError(
+            f"{folder}: the folder is not empty and holds no report of ours, so it is left alone; give another --out"
+        )
+    return folder
+
+
+def read_report(path: str | os.PathLike[str]) -> Report:
+    """A report read back from its folder or its report.json; its pictures were not kept.
+
+    Raises:
+        ReportError: not there, not a report, or of a newer version than this tool knows.
+    """
+    file = Path(path)
+    file = file / REPORT_FILE if file.is_dir() else file
+    tree = _load(file)
+    tag = tree.get("schema")
+    name, version = (tag.get("name"), tag.get("version")) if isinstance(tag, dict) else (None, None)
+    if name != SCHEMA_NAME or not isinstance(version, int):
+        raise ReportError(f"{file}: not a report of rollout-audit (schema {name!r}, expected {SCHEMA_NAME!r})")
+    if version > SCHEMA_VERSION:
+        raise ReportError(
+            f"{file}: report version {version}, this tool reads up to {SCHEMA_VERSION}; upgrade rollout-audit"
+        )
+    try:
+        return Report.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ReportError(f"{file}: damaged report, {where}: {first['msg']}") from error
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ReportError(f"{file}: no such report") from None
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{file}: not a report of rollout-audit ({' '.join(str(error).split())})") from error
+    if not isinstance(tree, dict):
+        raise ReportError(f"{file}: not a report of rollout-audit (a JSON {type(tree).__name__})")
+    return tree
+
+
+def _is_ours(folder: Path) -> bool:
+    with suppress(ReportError):
+        tag = _load(folder / REPORT_FILE).get("schema")
+        return isinstance(tag, dict) and tag.get("name") == SCHEMA_NAME
+    return False
+
+
+def _draw(report: Report, folder: Path) -> Mapping[str, str]:
+    """Failures by picture; matplotlib itself may be what fails (a backend that is not there)."""
+    try:
+        drawn = import_module("rollout_audit.reports.plots").draw_all(report, folder / "plots")
+    except Exception as error:  # a picture never costs the figures
+        return {"plots": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    return dict(drawn.failures)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A fresh folder that takes the target's place at the end; on an error nothing is left of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    room = target.parent if _can_rename(target) else target
+    fresh = room / f".{target.name}-{uuid4().hex[:12]}.tmp"
+    fresh.mkdir()
+    try:
+        yield fresh
+        if room is target:
+            _move_in(fresh, target)
+        else:
+            _swap(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _can_rename(target: Path) -> bool:
+    """Not so for a mount point, or in a folder that we may not write to."""
+    return not target.exists() or (os.access(target.parent, os.W_OK) and not target.is_mount())
+
+
+def _swap(fresh: Path, target: Path) -> None:
+    """Renames only: for a moment between the two there is no report, at no time half of one."""
+    if not target.exists():
+        fresh.rename(target)
+        return
+    old = fresh.with_suffix(".old")
+    target.rename(old)
+    try:
+        fresh.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _move_in(fresh: Path, target: Path) -> None:
+    """One by one, the report last: it vouches for the rest."""
+    (target / REPORT_FILE).unlink(missing_ok=True)
+    for path in sorted(fresh.iterdir(), key=lambda path: path.name == REPORT_FILE):
+        place = target / path.name
+        if place.is_dir():
+            shutil.rmtree(place)
+        path.rename(place)

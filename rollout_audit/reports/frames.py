@@ -1,0 +1,48 @@
+"""Tables of the report as Parquet: the same values give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = ["write_sequences", "write_steps"]
+
+STEP_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64()),
+        pa.field("subject", pa.string()),
+        pa.field("stage", pa.string()),
+        pa.field("metric", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+
+def write_sequences(columns: Mapping[str, Sequence[object] | np.ndarray[Any, Any]], path: Path) -> None:
+    """One row a scored sequence: identity, then its sufficient statistics; what is not recorded is null."""
+    arrays = {name: pa.array(values, from_pandas=isinstance(values, np.ndarray)) for name, values in columns.items()}
+    _write(pa.table(arrays), path)
+
+
+def write_steps(rows: Iterable[Mapping[str, object]], path: Path) -> None:
+    """Long form: one row a step, subject, stage and metric."""
+    records = list(rows)
+    columns = {
+        field.name: pa.array([_plain(record[field.name], field.type) for record in records], field.type)
+        for field in STEP_SCHEMA
+    }
+    _write(pa.table(columns, schema=STEP_SCHEMA), path)
+
+
+def _plain(value: object, kind: pa.DataType) -> object:
+    return float(value) if isinstance(value, int | float) and kind == pa.float64() else value
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path, compression="zstd", store_schema=False)

@@ -1,0 +1,105 @@
+"""What `inspect` shows of a dump."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from rollout_audit.dumps.inspection import FieldInspection, FileInspection, Inspection
+from rollout_audit.reports.summary import findings_table
+from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
+
+__all__ = ["inspection_document"]
+
+FILES_SHOWN = 20
+
+
+def inspection_document(inspection: Inspection) -> Document:
+    """As JSON everything; as records one line a finding."""
+    return Document(
+        tuple(_blocks(inspection)),
+        json=lambda: json.dumps(asdict(inspection), ensure_ascii=False, allow_nan=False, indent=2) + "\n",
+        records=lambda: [asdict(finding) for finding in inspection.findings],
+    )
+
+
+def _blocks(inspection: Inspection) -> Iterator[Block]:
+    yield _verdict(inspection)
+    yield Note(
+        f"{len(inspection.files):,} files, {inspection.rows:,} rows ({inspection.empty_rows:,} without a token), "
+        f"{inspection.tokens:,} tokens, {inspection.valid_tokens:,} of them valid."
+    )
+    if inspection.findings:
+        yield findings_table(inspection.findings)
+    yield _files(inspection.files)
+    yield from _fields(inspection.files)
+    if inspection.ranges:
+        yield _ranges(inspection)
+
+
+def _verdict(inspection: Inspection) -> Verdict:
+    counts = {kind: sum(f.severity == kind for f in inspection.findings) for kind in ("error", "warning")}
+    if counts["error"]:
+        return Verdict("error", f"{counts['error']} kinds of fault would stop an audit; --on-fault drop leaves the rows out.")
+    if counts["warning"]:
+        return Verdict("warn", f"{counts['warning']} warnings; nothing that would stop an audit.")
+    return Verdict("ok", "No fault found.")
+
+
+def _files(files: tuple[FileInspection, ...]) -> Table:
+    columns = (
+        Column("name", "file", "label"),
+        Column("format", "format"),
+        Column("size", "bytes", "count"),
+        Column("rows", "rows", "count"),
+        Column("empty_rows", "empty", "count"),
+        Column("tokens", "tokens", "count"),
+        Column("valid_tokens", "valid", "count"),
+        Column("steps", "steps"),
+    )
+    rows: list[list[Cell]] = [
+        [f.name, f.format, f.size, f.rows, f.empty_rows, f.tokens, f.valid_tokens, _steps(f)] for f in files[:FILES_SHOWN]
+    ]
+    more = len(files) - len(rows)
+    return Table("Files", columns, rows, caption=f"and {more:,} more; --format json lists all" if more else "")
+
+
+def _steps(file: FileInspection) -> str:
+    if file.first_step is None:
+        return "–"
+    return str(file.first_step) if file.first_step == file.last_step else f"{file.first_step} to {file.last_step}"
+
+
+def _fields(files: tuple[FileInspection, ...]) -> Iterator[Block]:
+    """Once for files that are mapped alike."""
+    groups: dict[tuple[tuple[FieldInspection, ...], tuple[str, ...]], list[str]] = {}
+    for file in files:
+        groups.setdefault((file.fields, file.unused_columns), []).append(file.name)
+    for (fields, unused), names in groups.items():
+        where = "all files" if len(groups) == 1 else names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        columns = (
+            Column("field", "field", "label"),
+            Column("column", "column"),
+            Column("origin", "found by"),
+            Column("type", "type"),
+        )
+        rows = [[f.field, f.column, str(f.origin), f.type] for f in fields]
+        caption = f"Columns not used: {', '.join(unused)}." if unused else ""
+        yield Table(f"Fields of {where}", columns, rows, caption)
+
+
+def _ranges(inspection: Inspection) -> Table:
+    columns = (
+        Column("field", "field", "label"),
+        Column("tokens", "tokens", "count"),
+        Column("minimum", "least", "figure"),
+        Column("mean", "mean", "figure"),
+        Column("maximum", "greatest", "figure"),
+        Column("zeros", "zeros", "count"),
+        Column("bf16_fraction", "exact in\nbf16", "percent"),
+    )
+    rows: list[list[Cell]] = [
+        [r.field, r.tokens, r.minimum, r.mean, r.maximum, r.zeros, r.bf16_fraction] for r in inspection.ranges
+    ]
+    return Table("Values under mask 1", columns, rows)

@@ -1,0 +1,153 @@
+"""How every picture looks: colours, type, the head with its finding, saving.
+
+Only `Figure` and the Agg canvas are used: no pyplot, no global state, no display.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from rollout_audit.reports.plots.wording import power
+
+__all__ = [
+    "AMBER", "BLUE", "GREEN", "GREY", "HALO", "INK", "ORANGE", "PURPLE", "RED", "RULE", "SKY", "SMALL", "WIDTH",
+    "ZONES", "ZONE_INK", "heading", "integer_ticks", "log_axis", "look", "new_figure", "note", "save",
+]  # fmt: skip
+
+# Okabe and Ito's colours, told apart by all common kinds of colour blindness
+BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
+RED, SKY, PURPLE = "#D55E00", "#56B4E9", "#A65A85"
+INK, GREY, RULE = "#1F2328", "#656D76", "#D8DEE4"
+AMBER = "#8A5A00"
+ZONES = {"warn": "#FDF0D2", "critical": "#F9DCCF"}
+ZONE_INK = {"warn": AMBER, "critical": "#A33F00"}
+
+DPI = 150
+WIDTH = 9.6
+"""inches"""
+SMALL = 8.5
+"""points; the smallest type, 9 pixels high at half size"""
+HALO = [withStroke(linewidth=2.5, foreground="white")]
+
+_LOOKS = (
+    "agg", "axes", "figure", "font", "grid", "hatch", "image", "legend", "lines", "markers", "mathtext", "patch",
+    "path", "pcolor", "savefig", "scatter", "text", "xaxis", "xtick", "yaxis", "ytick",
+)  # fmt: skip
+_OWN = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9.5,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+_TITLE_SIZE, _SUBTITLE_SIZE = 13.5, 9.5
+_TITLE_WRAP, _SUBTITLE_WRAP = 84, 140
+_TITLE_LINE, _SUBTITLE_LINE = 0.245, 0.18
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Matplotlib's defaults with our style on top, whatever a matplotlibrc says; the old settings come back after."""
+    defaults = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.split(".")[0] in _LOOKS}
+    with matplotlib.rc_context(defaults | _OWN):
+        yield
+
+
+def new_figure(height: float, title: str, subtitle: str) -> Figure:
+    """An empty figure under a head: the finding in bold, below it what is drawn.
+
+    Args:
+        height: inches below the head.
+        title: one sentence.
+        subtitle: what is drawn, of how many.
+    """
+    titles, subtitles = _balanced(title, _TITLE_WRAP), _balanced(subtitle, _SUBTITLE_WRAP)
+    head = 0.3 + _TITLE_LINE * len(titles) + _SUBTITLE_LINE * len(subtitles)
+    total = height + head
+    figure = Figure(figsize=(WIDTH, total), dpi=DPI)
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", rect=(0.01, 0.01, 0.98, 1 - head / total))
+    _write(figure, 0.1, titles, size=_TITLE_SIZE, weight="bold", color=INK)
+    _write(figure, 0.14 + _TITLE_LINE * len(titles), subtitles, size=_SUBTITLE_SIZE, weight="normal", color=GREY)
+    return figure
+
+
+def _balanced(text: str, width: int) -> list[str]:
+    """Lines of about the same length, as many as `width` needs."""
+    lines = textwrap.wrap(text, width)
+    narrower = (textwrap.wrap(text, w) for w in range(max(1, len(text) // max(1, len(lines))), width))
+    return next((found for found in narrower if len(found) == len(lines)), lines)
+
+
+def _write(figure: Figure, down: float, lines: Sequence[str], *, size: float, weight: str, color: str) -> None:
+    text = figure.text(0.012, 1 - down / figure.get_figheight(), "\n".join(lines), fontsize=size, va="top")
+    text.set(weight=weight, color=color, linespacing=1.2, in_layout=False)
+
+
+def heading(axes: Axes, text: str, keys: Sequence[tuple[str, str]] = ()) -> None:
+    """What a panel shows, and the key of its marks as coloured words beside it."""
+    parts = [(text, INK, "bold"), *((label, colour, "normal") for label, colour in keys)]
+    areas = [TextArea(t, textprops={"color": c, "weight": w, "size": 9.5}) for t, c, w in parts if t]
+    row = HPacker(children=areas, pad=0, sep=9)
+    axes.add_artist(
+        AnchoredOffsetbox(
+            "lower left", child=row, pad=0, borderpad=0.25, frameon=False,
+            bbox_to_anchor=(0, 1), bbox_transform=axes.transAxes,
+        )
+    )  # fmt: skip
+
+
+def note(axes: Axes, text: str) -> None:
+    """A remark in the middle of a panel, for what could not be drawn."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY, path_effects=HALO)
+
+
+def log_axis(axes: Axes, which: str) -> None:
+    """A log scale whose ticks need no mathtext."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis.set_major_locator(LogLocator(numticks=7))
+    axis.set_major_formatter(FuncFormatter(power))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def integer_ticks(axes: Axes, first: float, last: float) -> None:
+    """Whole numbers from first to last on the x axis, none beyond."""
+    places = MaxNLocator(nbins=8, integer=True).tick_values(first, max(last, first + 1))
+    axes.xaxis.set_major_locator(FixedLocator([x for x in places if first <= x <= last]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}"))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG that depends on nothing but the picture: two saves are equal byte for byte."""
+    with look():
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})

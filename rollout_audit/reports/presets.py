@@ -1,0 +1,98 @@
+"""Presets as a table, and one preset with the configuration to paste."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from rollout_audit.corrections.describe import describe, effective_intervals
+from rollout_audit.corrections.presets import Preset
+from rollout_audit.reports.summary import short_interval
+from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table
+
+__all__ = ["preset_document", "presets_document"]
+
+VERL_SECTION = ("algorithm", "rollout_correction")
+"""Where verl's configuration keeps these keys"""
+
+
+def presets_document(presets: Sequence[Preset]) -> Document:
+    columns = (
+        Column("name", "preset", "label"),
+        Column("keeps", "in full where"),
+        Column("mode", "mode"),
+        Column("loss", "loss"),
+        Column("recommended", "recommended"),
+        Column("origin", "origin"),
+    )
+    rows: list[list[Cell]] = [
+        [
+            p.name,
+            short_interval(effective_intervals(p.correction)),
+            p.correction.mode.value,
+            p.correction.loss.value,
+            p.recommended,
+            p.origin,
+        ]
+        for p in presets
+    ]
+    caption = (
+        "ρ: ratio π/μ of the token; Πρ: product over the response; geo ρ: its geometric mean. What lies inside the "
+        "interval counts in full. `rollout-audit presets NAME` shows one with its configuration."
+    )
+    records = [preset_record(p) for p in presets]
+    return Document((Table("Presets", columns, rows, caption),), lambda: _json(records), lambda: _flat(records))
+
+
+def preset_document(preset: Preset) -> Document:
+    record = preset_record(preset)
+    return Document(tuple(_blocks(preset)), lambda: _json(record), lambda: _flat([record]))
+
+
+def preset_record(preset: Preset) -> dict[str, object]:
+    """Everything about a preset, as plain data."""
+    correction = preset.correction
+    return {
+        "name": preset.name,
+        "origin": preset.origin,
+        "use": preset.use,
+        "mode": correction.mode.value,
+        "loss": correction.loss.value,
+        "denominator": correction.denominator.value,
+        "formula": describe(correction),
+        "keeps": effective_intervals(correction),
+        "recommended": preset.recommended,
+        "config": dict(preset.config),
+    }
+
+
+def to_yaml(config: Mapping[str, object]) -> str:
+    """verl's own keys where verl looks for them. JSON scalars are YAML; bands stay quoted: bare 0.5_2 reads as 0.52."""
+    lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(VERL_SECTION)]
+    lines += [f"{'  ' * len(VERL_SECTION)}{key}: {json.dumps(value)}" for key, value in config.items()]
+    return "\n".join(lines)
+
+
+def _blocks(preset: Preset) -> Iterator[Block]:
+    correction = preset.correction
+    facts: list[list[Cell]] = [
+        ["what it is for", preset.use],
+        ["what it does", describe(correction)],
+        *(["counts in full", text] for text in effective_intervals(correction)),
+        ["mode, loss", f"{correction.mode.value}, {correction.loss.value}"],
+        ["loss divides by", f"{correction.denominator.value} tokens"],
+        ["recommended", preset.recommended or "no threshold to choose"],
+        ["origin", preset.origin],
+    ]
+    yield Table(preset.name, (Column("fact", "", "label"), Column("value", "", "prose")), facts)
+    yield Note("")
+    yield Note(f"Configuration for {preset.origin.split(',')[0]}, to paste:")
+    yield from (Note(line) for line in to_yaml(preset.config).splitlines())
+
+
+def _json(tree: object) -> str:
+    return json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def _flat(records: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    return [{k: v if isinstance(v, str | None) else json.dumps(v, ensure_ascii=False) for k, v in r.items()} for r in records]

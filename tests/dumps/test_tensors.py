@@ -1,0 +1,245 @@
+"""safetensors: padded and packed say the same as Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rollout_audit.dumps import inspect_dump, open_dump
+from rollout_audit.errors import UnreadableFileError
+
+LENGTHS = [3, 0, 7, 1]
+WIDTH = 8
+
+
+def _rows(seed: int) -> list[list[float]]:
+    rng = np.random.default_rng(seed)
+    return [np.float32(-rng.exponential(1, n)).tolist() for n in LENGTHS]
+
+
+ROLLOUT, OLD = _rows(1), _rows(2)
+MASK = [[1, 0, 1], [], [1, 1, 1, 0, 0, 1, 1], [1]]
+ADVANTAGES, REWARD = [0.5, -1.0, 2.0, 0.0], [1.0, 0.0, 1.0, 0.0]
+
+
+def _padded(rows: Any, fill: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    out = torch.full((len(rows), WIDTH), fill, dtype=dtype)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.tensor(row, dtype=dtype)
+    return out
+
+
+def _packed(rows: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.tensor([v for row in rows for v in row], dtype=dtype)
+
+
+def _extra() -> dict[str, torch.Tensor]:
+    return {"advantages": torch.tensor(ADVANTAGES), "reward": torch.tensor(REWARD, dtype=torch.float64)}
+
+
+def _save(path: Path, tensors: dict[str, torch.Tensor], **metadata: str) -> Path:
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata or None
+    )
+    return path
+
+
+def _padded_file(path: Path, dtype: torch.dtype = torch.float32) -> Path:
+    tensors = {
+        "rollout_log_probs": _padded(ROLLOUT, float("nan"), dtype),
+        "old_log_probs": _padded(OLD, 0.0, dtype),
+        "response_mask": _padded(MASK, 0, torch.int64),
+        "lengths": torch.tensor(LENGTHS),
+    }
+    return _save(path, tensors | _extra(), step="5")
+
+
+def _packed_file(path: Path, dtype: torch.dtype = torch.float32, lengths: str = "cu_seqlens") -> Path:
+    cuts = torch.tensor(np.concatenate(([0], np.cumsum(LENGTHS))), dtype=torch.int32)
+    tensors = {
+        "rollout_log_probs": _packed(ROLLOUT, dtype),
+        "old_log_probs": _packed(OLD, dtype),
+        "response_mask": _packed(MASK, torch.bool),
+        lengths: cuts if lengths == "cu_seqlens" else torch.tensor(LENGTHS),
+    }
+    return _save(path, tensors | _extra(), step="5")
+
+
+def _told(path: Path, **options: Any) -> list[Any]:
+    return [
+        (
+            row.row,
+            row.step,
+            row.rollout_log_probs.tolist(),
+            None if row.old_log_probs is None else row.old_log_probs.tolist(),
+            row.response_mask.tolist(),
+            None if row.advantages is None else row.advantages.tolist(),
+            row.reward,
+        )
+        for row in open_dump(path, **options).rows()
+    ]
+
+
+def _parquet_file(write: Any, element: Any = None) -> Path:
+    lists = pa.list_(element or pa.float32())
+    path: Path = write(
+        "x_5.parquet",
+        rollout_log_probs=pa.array(ROLLOUT, lists),
+        old_log_probs=pa.array(OLD, lists),
+        response_mask=MASK,
+        advantages=ADVANTAGES,
+        reward=REWARD,
+    )
+    return path
+
+
+def test_padded_packed_and_parquet_agree_row_for_row(write: Any, tmp_path: Path) -> None:
+    expected = _told(_parquet_file(write))
+    assert _told(_padded_file(tmp_path / "padded.safetensors")) == expected
+    assert _told(_packed_file(tmp_path / "packed.safetensors")) == expected
+    assert _told(_packed_file(tmp_path / "lengths.safetensors", lengths="lengths")) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_every_precision_is_read_exactly(tmp_path: Path, dtype: torch.dtype) -> None:
+    expected = _packed(ROLLOUT, dtype).double().tolist()
+    for path in (
+        _padded_file(tmp_path / "a.safetensors", dtype),
+        _packed_file(tmp_path / "b.safetensors", dtype),
+    ):
+        got = [v for row in open_dump(path).rows() for v in row.rollout_log_probs.tolist()]
+        assert got == expected
+
+
+def test_bfloat16_is_said(tmp_path: Path) -> None:
+    inspection = inspect_dump(open_dump(_packed_file(tmp_path / "b.safetensors", torch.bfloat16)))
+    assert [f.kind for f in inspection.findings] == ["half_precision", "half_precision"]
+    assert inspection.ranges[0].bf16_fraction == 1.0
+    assert inspection.files[0].fields[0].type == "BF16[11]"
+
+
+def test_padded_without_lengths_keeps_full_rows(tmp_path: Path) -> None:
+    tensors = {
+        "rollout_log_probs": _padded(ROLLOUT, float("nan")),
+        "old_log_probs": _padded(OLD, -1e10),
+        "response_mask": _padded(MASK, 0, torch.int64),
+    }
+    dump = open_dump(_save(tmp_path / "x.safetensors", tensors))
+    rows = list(dump.rows())
+    assert [len(row.rollout_log_probs) for row in rows] == [WIDTH] * 4
+    valid = [row.rollout_log_probs[row.response_mask].tolist() for row in rows]
+    assert valid == [
+        [v for v, m in zip(r, mask, strict=True) if m] for r, mask in zip(ROLLOUT, MASK, strict=True)
+    ]
+    assert inspect_dump(dump).findings == ()
+
+
+def test_left_padding(tmp_path: Path) -> None:
+    lp = torch.tensor([[0.0, -0.5, -0.25], [-1.0, -2.0, -3.0]])
+    mask = torch.tensor([[0, 1, 1], [1, 1, 1]])
+    tensors = {"rollout_log_probs": lp, "old_log_probs": lp.clone(), "response_mask": mask}
+    first, _ = open_dump(_save(tmp_path / "x.safetensors", tensors)).rows()
+    assert first.rollout_log_probs[first.response_mask].tolist() == [-0.5, -0.25]
+
+
+@pytest.mark.parametrize("make", [_padded_file, _packed_file])
+def test_rows_are_sliced_to_the_chunk(tmp_path: Path, make: Any) -> None:
+    path = make(tmp_path / "x.safetensors")
+    chunks = list(open_dump(path).chunks(chunk_tokens=8))
+    assert max(chunk.tokens for chunk in chunks) <= 8
+    assert len(chunks) > 1
+    assert np.concatenate([c.row_numbers for c in chunks]).tolist() == [0, 1, 2, 3]
+    (whole,) = open_dump(path).chunks()
+    assert np.concatenate([c.rollout_log_probs for c in chunks]).tolist() == whole.rollout_log_probs.tolist()
+    assert np.concatenate([c.reward for c in chunks if c.reward is not None]).tolist() == REWARD
+
+
+def test_step_as_tensor(tmp_path: Path) -> None:
+    lp = torch.tensor([[-0.5], [-0.25]])
+    for step, expected in ((torch.tensor(9), [9, 9]), (torch.tensor([3, 4]), [3, 4])):
+        tensors = {"rollout_log_probs": lp, "old_log_probs": lp.clone(), "step": step}
+        assert [row.step for row in open_dump(_save(tmp_path / "x.safetensors", tensors)).rows()] == expected
+
+
+def test_single_token_rows_packed(tmp_path: Path) -> None:
+    lp = torch.tensor([-0.5, -0.25])
+    tensors = {
+        "rollout_log_probs": lp,
+        "old_log_probs": lp.clone(),
+        "advantages": torch.tensor([1.0, -1.0]),
+        "reward": torch.tensor([2.0, 3.0]),
+        "cu_seqlens": torch.tensor([0, 1, 2]),
+    }
+    rows = list(open_dump(_save(tmp_path / "x.safetensors", tensors)).rows())
+    assert [(row.reward, row.rollout_log_probs.tolist()) for row in rows] == [(2.0, [-0.5]), (3.0, [-0.25])]
+    assert [None if row.advantages is None else row.advantages.tolist() for row in rows] == [[1.0], [-1.0]]
+
+
+def test_one_packed_row_of_cu_seqlens_and_forced_layouts(tmp_path: Path) -> None:
+    lp = torch.tensor([[-0.5, -0.25, -0.125]])
+    tensors = {"rollout_log_probs": lp, "old_log_probs": lp.clone(), "cu_seqlens": torch.tensor([0, 1, 3])}
+    path = _save(tmp_path / "x.safetensors", tensors)
+    assert [len(row.rollout_log_probs) for row in open_dump(path).rows()] == [1, 2]
+    flat = {"rollout_log_probs": lp[0], "old_log_probs": lp[0].clone()}
+    path = _save(tmp_path / "flat.safetensors", flat)
+    assert [len(row.rollout_log_probs) for row in open_dump(path, layout="padded").rows()] == [3]
+
+
+ERRORS: dict[str, tuple[dict[str, Any], str]] = {
+    "packed without lengths": (
+        {"rollout_log_probs": torch.zeros(5), "old_log_probs": torch.zeros(5)},
+        "x.safetensors: rollout_log_probs is packed [5], but neither cu_seqlens nor lengths says where rows "
+        "end; add one of them, or store [B, T]",
+    ),
+    "lengths that do not add up": (
+        {
+            "rollout_log_probs": torch.zeros(5),
+            "old_log_probs": torch.zeros(5),
+            "lengths": torch.tensor([2, 2]),
+        },
+        "x.safetensors: rows end at 4 but rollout_log_probs holds 5 values",
+    ),
+    "lengths past the width": (
+        {
+            "rollout_log_probs": torch.zeros(2, 3),
+            "old_log_probs": torch.zeros(2, 3),
+            "lengths": torch.tensor([2, 4]),
+        },
+        "x.safetensors: lengths ([2], up to 4) do not fit rollout_log_probs [2, 3]",
+    ),
+    "float8": (
+        {
+            "rollout_log_probs": torch.zeros(2, 3).to(torch.float8_e4m3fn),
+            "old_log_probs": torch.zeros(2, 3),
+        },
+        "x.safetensors: column 'rollout_log_probs' (rollout_log_probs) holds F8_E4M3[2, 3], which is not "
+        "read; store integers, float64, float32, float16 or bfloat16",
+    ),
+    "another shape": (
+        {"rollout_log_probs": torch.zeros(2, 3), "old_log_probs": torch.zeros(2, 4)},
+        "x.safetensors: column 'old_log_probs' (old_log_probs) holds F32[2, 4], expected a list of numbers "
+        "a row (of the shape of the rollout's log-probs)",
+    ),
+    "no tensors": ({}, "x.safetensors: no tensor of log-probs (no tensor at all)"),
+}
+
+
+@pytest.mark.parametrize(("tensors", "message"), ERRORS.values(), ids=ERRORS.keys())
+def test_errors_are_one_line(tmp_path: Path, tensors: Any, message: str) -> None:
+    with pytest.raises(UnreadableFileError) as raised:
+        open_dump(_save(tmp_path / "x.safetensors", tensors))
+    assert str(raised.value) == message
+
+
+def test_mixed_formats_in_one_dump(write: Any, tmp_path: Path) -> None:
+    _parquet_file(write)
+    _packed_file(tmp_path / "x_6.safetensors")
+    dump = open_dump(tmp_path)
+    assert [f.format for f in dump.files] == ["parquet", "safetensors"]
+    assert sum(chunk.tokens for chunk in dump.chunks()) == 22

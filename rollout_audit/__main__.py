@@ -13,6 +13,7 @@ from rollout_audit.errors import RolloutAuditError
 
 __all__ = ["main"]
 
+DEBUG = "--debug"
 COULD_NOT_TELL = 2
 INTERRUPTED = 130
 # typer has moved from click to a copy of its own: the base class is reached from what it exports
@@ -28,15 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _finish(_run(arguments))
+        code = _finish(_run(arguments))
     except BaseException as error:
         return _explain(error, debug=_debug_asked(arguments))
+    # Some versions of typer turn an interrupt into this code by themselves
+    return _say("interrupted", INTERRUPTED) if code == INTERRUPTED else code
 
 
 def _run(arguments: list[str]) -> int:
     from rollout_audit.cli.app import app
 
-    code = app(arguments, prog_name="rollout-audit", standalone_mode=False)
+    code = app([a for a in arguments if a != DEBUG], prog_name="rollout-audit", standalone_mode=False)
     return code if isinstance(code, int) else 0
 
 
@@ -70,7 +73,7 @@ def _explain(error: BaseException, *, debug: bool) -> int:
 
 def _usage_text(error: BaseException) -> str:
     """What typer has to say, and the help that answers it."""
-    text = _one_line(error.format_message() if hasattr(error, "format_message") else error)  # type: ignore[arg-type]
+    text = _one_line(error.format_message() if hasattr(error, "format_message") else error)
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "rollout-audit"
     text = text.replace("Value error, ", "").rstrip(".")
@@ -95,7 +98,7 @@ def _say(text: str, code: int) -> int:
 
 def _debug_asked(arguments: Sequence[str]) -> bool:
     """Read by hand: an error may come before the options are."""
-    return "--debug" in arguments or os.environ.get("ROLLOUT_AUDIT_DEBUG", "").lower() not in OFF
+    return DEBUG in arguments or os.environ.get("ROLLOUT_AUDIT_DEBUG", "").lower() not in OFF
 
 
 if __name__ == "__main__":

@@ -142,7 +142,15 @@ class Audit:
         """The one pass."""
         options = self.options
         chunks = self.dump.chunks(
-            fields=("old_log_probs", "log_probs", "advantages", "reward", "uid", "policy_version", "trainer_version"),
+            fields=(
+                "old_log_probs",
+                "log_probs",
+                "advantages",
+                "reward",
+                "uid",
+                "policy_version",
+                "trainer_version",
+            ),
             chunk_tokens=options.chunk_tokens,
             on_fault=options.on_fault,
             steps=options.steps,
@@ -181,5 +189,3 @@ def choose_device(name: Device) -> torch.device:
 
 def _as_preset(given: str | Preset) -> Preset:
     return preset(given) if isinstance(given, str) else given
-
-

@@ -140,7 +140,11 @@ class _Assembly:
     def _inputs(self) -> list[InputFile]:
         return [
             InputFile(
-                name=info.file.name, format=info.file.format, size=info.file.size, rows=info.rows, digest=info.digest
+                name=info.file.name,
+                format=info.file.format,
+                size=info.file.size,
+                rows=info.rows,
+                digest=info.digest,
             )
             for info in self.audit.dump.infos
         ]
@@ -291,9 +295,11 @@ class _Assembly:
         )
 
     def _sequence_columns(self) -> Mapping[str, Sequence[object] | Array]:
-        rows = self.evidence[self.audit.primary]._rows
+        rows = self.evidence[self.audit.primary].rows
         names = [file.name for file in self.audit.dump.files]
-        integers = {name: rows[name].astype(np.int64) for name in ("row", "step", "tokens", "valid_tokens")}
+        integers: dict[str, Sequence[object] | Array] = {
+            name: rows[name].astype(int).tolist() for name in ("row", "step", "tokens", "valid_tokens")
+        }
         statistics = {n: column for n, column in rows.items() if n not in (*integers, "file")}
         return {"uid": self._uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
 

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
+from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.selection import ConfigSource, configure
 from rollout_audit.corrections.packing import pack
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
+from rollout_audit.dumps.dump import Dump
 from rollout_audit.engines.threads import default_workers, map_in_order
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
@@ -32,7 +33,12 @@ OnFault = Literal["stop", "drop"]
 
 @overload
 def trainer_metrics(
-    dump: Dump, trainer: str, config: ConfigSource, *, per_step: Literal[False] = False, on_fault: OnFault = "stop"
+    dump: Dump,
+    trainer: str,
+    config: ConfigSource,
+    *,
+    per_step: Literal[False] = False,
+    on_fault: OnFault = "stop",
 ) -> Metrics: ...
 @overload
 def trainer_metrics(
@@ -70,10 +76,11 @@ class _Dialect:
     def gather(self, on_fault: OnFault) -> _Batches:
         columns, pair = RowTable(), PairState()
         chunks = self.dump.chunks(fields=(self.pair.training, "advantages"), on_fault=on_fault)
-        for part, state in map_in_order(self._chunk, chunks, default_workers()):
-            columns.absorb(part)
-            if state is not None:
-                pair.absorb(state)
+        with one_torch_thread():
+            for part, state in map_in_order(self._chunk, chunks, default_workers()):
+                columns.absorb(part)
+                if state is not None:
+                    pair.absorb(state)
         return _Batches(self, columns.columns(), pair if self._needs_order else None)
 
     @cached_property
@@ -126,7 +133,5 @@ def order_of(population: Population) -> OrderStatistics:
     return lambda ranks: population.values[np.searchsorted(last, ranks, side="right")]
 
 
-def _never_asked(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+def _never_asked(_ranks: NDArray[np.int64]) -> NDArray[np.float64]:
     raise AssertionError("a trainer without quantiles asked for order statistics")
-
-

@@ -119,7 +119,10 @@ def _pooled(gate: Gate, report: Report) -> Number:
         return report.overall[gate.metric]
     correction = _correction(gate, report)
     stages = correction.stages
-    return _look_up(gate, {"kept": stages.kept, "bounded": stages.bounded, "normalised": stages.normalised, "raw": stages.raw})
+    return _look_up(
+        gate,
+        {"kept": stages.kept, "bounded": stages.bounded, "normalised": stages.normalised, "raw": stages.raw},
+    )
 
 
 def _of_step(gate: Gate, step: StepReport, report: Report) -> Number:

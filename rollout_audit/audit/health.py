@@ -76,7 +76,7 @@ class Figures:
 
 def judge(figures: Figures) -> list[HealthVerdict]:
     """One verdict a metric and subject, the severest rule that it breaks, worst first."""
-    verdicts = {}
+    verdicts: dict[tuple[str, bool], HealthVerdict] = {}
     for rule in RULES:
         verdict = _verdict(rule, figures)
         key = (rule.metric, rule.comparison == "cancels")

@@ -37,10 +37,9 @@ def pairs_in(fields: Collection[str]) -> tuple[Pair, ...]:
 
 
 def pair_for(mode: Mode, pairs: Collection[Pair]) -> Pair:
-    """The pair a mode compares: decoupled the recompute, bypass the current policy; the other where only that is there."""
-    preferred = "engine" if mode is Mode.DECOUPLED else "total"
-    by_name = {pair.name: pair for pair in pairs}
-    return by_name.get(preferred) or by_name.get("total") or by_name["engine"]
+    """The pair a mode compares: decoupled the recompute, bypass the current policy, else the one that is there."""
+    preferred = ("engine", "total") if mode is Mode.DECOUPLED else ("total", "engine")
+    return next(pair for name in preferred for pair in pairs if pair.name == name)
 
 
 def primary_mode(asked: Mode | None, pairs: Collection[Pair]) -> Mode:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +20,7 @@ from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.tail import TokenPlaces
 
-__all__ = ["PassPlan", "PassState", "run_pass"]
+__all__ = ["PassPlan", "PassState", "chunk_state", "one_torch_thread", "run_pass"]
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,23 @@ def run_pass(
 ) -> PassState:
     """Fold all chunks; `on_progress` is told the number of rows of each chunk done."""
     total = PassState()
-    for state in map_in_order(lambda chunk: chunk_state(chunk, plan), chunks, workers):
-        total.absorb(state)
-        if on_progress is not None:
-            on_progress(len(state.common.parts[0]["step"]))
+    with one_torch_thread():
+        for state in map_in_order(lambda chunk: chunk_state(chunk, plan), chunks, workers):
+            total.absorb(state)
+            if on_progress is not None:
+                on_progress(len(state.common.parts[0]["step"]))
     return total
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Chunks already run side by side: torch splitting each operation again would only make threads wait."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def chunk_state(chunk: Chunk, plan: PassPlan) -> PassState:

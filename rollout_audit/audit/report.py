@@ -206,7 +206,9 @@ class Report(Strict):
     corrections: list[CorrectionReport]
     worst_tokens: list[WorstTokenReport]
     worst_sequences: list[WorstSequence]
-    notes: list[str] = Field(description="what the figures are and are not: error of quantiles, sampling, limits of the method")
+    notes: list[str] = Field(
+        description="what the figures are and are not: error of quantiles, sampling, limits of the method"
+    )
 
     _pictures: Pictures | None = PrivateAttr(default=None)
 

@@ -11,7 +11,6 @@ from rollout_audit.cli.messages import progress, say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     ChunkTokens,
-    Debug,
     Device,
     DeviceName,
     Dumps,
@@ -26,6 +25,7 @@ from rollout_audit.cli.options import (
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
+from rollout_audit.cli.reference import reference_correction
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -45,7 +45,10 @@ Examples:
 """
 
 Out = Annotated[
-    str, typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced.")
+    str,
+    typer.Option(
+        metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."
+    ),
 ]
 Reference = Annotated[
     str | None,
@@ -57,19 +60,40 @@ Reference = Annotated[
         show_default="decoupled_token_is",
     ),
 ]
-NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
+TrainerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help="With --config: the health rules look at that trainer's correction.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|JSON",
+        envvar="ROLLOUT_AUDIT_CONFIG",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, or key=value.",
+        show_default=False,
+    ),
+]
+NoPlots = Annotated[
+    bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")
+]
 FailOn = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-on",
         metavar="GATE",
         envvar="ROLLOUT_AUDIT_FAIL_ON",
-        help="Exit 1 at: critical, warn, or '[PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE'. Repeatable.",
+        help="Exit 1 at critical, warn, [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE. Repeatable.",
         show_default=False,
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr.")
+    bool,
+    typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr."),
 ]
 
 
@@ -80,6 +104,8 @@ def analyze(
     layout: Layout = None,
     mode: Mode = None,
     preset: Reference = None,
+    trainer: TrainerName = None,
+    config: Config = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
@@ -90,11 +116,11 @@ def analyze(
     device: Device = DeviceName.AUTO,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = _gates(fail_on or [])
+    corrections, reference = reference_correction(preset, trainer, config)
 
     from rollout_audit.audit.analyze import analyze as audit
     from rollout_audit.dumps.dump import open_dump
@@ -107,7 +133,8 @@ def analyze(
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,
-            reference=preset,
+            presets=corrections,
+            reference=reference,
             mode=mode.value if mode else None,
             on_fault=on_fault.value,
             steps=span,
@@ -121,7 +148,9 @@ def analyze(
     written = write_report(report, out, plots=not no_plots)
     for picture, reason in written.failures.items():
         say(f"warning: {picture} was not drawn: {reason}")
-    emit(report_document(report, [_gate_line(result) for result in results]), output.value if output else None)
+    emit(
+        report_document(report, [_gate_line(result) for result in results]), output.value if output else None
+    )
     say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
     raise typer.Exit(_exit_code(results))
 

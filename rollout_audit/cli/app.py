@@ -55,7 +55,7 @@ Version = Annotated[
 
 
 @app.callback()
-def root(version: Version = False, debug: Debug = False) -> None:
+def root(_version: Version = False, _debug: Debug = False) -> None:
     """Measure how far rollout engine and trainer are apart, and what each correction would do about it."""
 
 

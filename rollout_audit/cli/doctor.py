@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rollout_audit.cli.options import Debug, Output
+from rollout_audit.cli.options import Output
 
 __all__ = ["doctor"]
 
 
-def doctor(output: Output = None, debug: Debug = False) -> None:
+def doctor(output: Output = None) -> None:
     """Check versions, devices, threads, readable formats and writable folders."""
     from rollout_audit.cli.machine import examine
     from rollout_audit.reports.machine import machine_document

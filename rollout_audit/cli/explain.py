@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_audit.cli.options import Debug, Output
+from rollout_audit.cli.options import Output
 
 __all__ = ["EXPLAIN_EPILOG", "explain"]
 
@@ -16,10 +16,13 @@ Examples:
   rollout-audit explain kl_k3
 """
 
-Metric = Annotated[str | None, typer.Argument(metavar="[METRIC]", help="Explain this one; without it list all.", show_default=False)]
+Metric = Annotated[
+    str | None,
+    typer.Argument(metavar="[METRIC]", help="Explain this one; without it list all.", show_default=False),
+]
 
 
-def explain(metric: Metric = None, output: Output = None, debug: Debug = False) -> None:
+def explain(metric: Metric = None, output: Output = None) -> None:
     """Explain a metric: formula, range, which way is worse, limits, source."""
     from rollout_audit.reports.catalogue import explanation
     from rollout_audit.reports.explanations import catalogue_document, explanation_document

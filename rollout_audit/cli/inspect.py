@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rollout_audit.cli.options import CHUNK_TOKENS, ChunkTokens, Debug, Dumps, Layout, Maps, Output
+from rollout_audit.cli.options import CHUNK_TOKENS, ChunkTokens, Dumps, Layout, Maps, Output
 from rollout_audit.cli.parsing import parse_maps
 
 __all__ = ["INSPECT_EPILOG", "inspect"]
@@ -28,7 +28,6 @@ def inspect(
     layout: Layout = None,
     output: Output = None,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
-    debug: Debug = False,
 ) -> None:
     """Show files, fields and their mapping, counts, value ranges and faults."""
     fields = parse_maps(field_map)

@@ -11,7 +11,18 @@ from rollout_audit.reports.machine import Fact
 
 __all__ = ["examine"]
 
-PACKAGES = ("rollout-audit", "torch", "numpy", "pyarrow", "polars", "safetensors", "matplotlib", "pydantic", "rich", "typer")
+PACKAGES = (
+    "rollout-audit",
+    "torch",
+    "numpy",
+    "pyarrow",
+    "polars",
+    "safetensors",
+    "matplotlib",
+    "pydantic",
+    "rich",
+    "typer",
+)
 
 
 def examine() -> list[Fact]:
@@ -35,7 +46,11 @@ def _devices() -> Iterator[Fact]:
     from rollout_audit.dumps.discovery import SUFFIXES
     from rollout_audit.engines.threads import default_workers
 
-    cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    cuda = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
+    )
     yield Fact("CUDA", ", ".join(cuda) or "none: the CPU does the arithmetic", "ok")
     yield Fact("workers", f"{default_workers()} by default", "ok")
     yield Fact("formats", ", ".join(sorted(set(SUFFIXES.values()))), "ok")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["say", "progress"]
+__all__ = ["progress", "say"]
 
 
 def say(text: str, *, quiet: bool = False) -> None:
@@ -24,7 +24,13 @@ def progress(total_rows: int, *, quiet: bool = False) -> Iterator[Callable[[int]
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("Reading"), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    columns = (
+        TextColumn("Reading"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total_rows)
         yield lambda rows: bar.advance(task, rows)

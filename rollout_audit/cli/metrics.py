@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_audit.cli.options import Debug, Dumps, Layout, Maps, OnFault, OnFaultName, Output
+from rollout_audit.cli.options import Dumps, Layout, Maps, OnFault, OnFaultName, Output
 from rollout_audit.cli.parsing import parse_maps
 
 __all__ = ["METRICS_EPILOG", "metrics"]
@@ -14,25 +14,33 @@ __all__ = ["METRICS_EPILOG", "metrics"]
 METRICS_EPILOG = """\b
 Examples:
   rollout-audit metrics run/dumps --trainer verl --config run.yaml
-  rollout-audit metrics run/dumps --trainer verl --config '{"rollout_is": "token", "rollout_is_threshold": 2.0}'
+  rollout-audit metrics run/dumps --trainer verl --config '{"rollout_is": "token"}'
   rollout-audit metrics run/dumps --trainer verl --config decoupled_seq_is_rs --per-step --format csv
 """
 
 TrainerName = Annotated[
     str,
-    typer.Option(metavar="NAME", envvar="ROLLOUT_AUDIT_TRAINER", help="Whose names and definitions.", show_default=False),
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help="Whose names and definitions.",
+        show_default=False,
+    ),
 ]
 Config = Annotated[
     str,
     typer.Option(
         metavar="FILE|JSON|PRESET",
         envvar="ROLLOUT_AUDIT_CONFIG",
-        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value,..., or a preset's name.",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or a preset.",
         show_default="the trainer's defaults",
     ),
 ]
 PerStep = Annotated[
-    bool, typer.Option("--per-step", envvar="ROLLOUT_AUDIT_PER_STEP", help="One batch a step, as the trainer computes.")
+    bool,
+    typer.Option(
+        "--per-step", envvar="ROLLOUT_AUDIT_PER_STEP", help="One batch a step, as the trainer computes."
+    ),
 ]
 
 
@@ -45,7 +53,6 @@ def metrics(
     layout: Layout = None,
     on_fault: OnFault = OnFaultName.STOP,
     output: Output = None,
-    debug: Debug = False,
 ) -> None:
     """Compute the flat metrics of one trainer, its very keys and quirks included."""
     fields = parse_maps(field_map)

@@ -60,7 +60,9 @@ class DeviceName(StrEnum):
 
 Dumps = Annotated[
     list[str],
-    typer.Argument(metavar="DUMP...", help="Files, folders (searched recursively), globs or URIs.", show_default=False),
+    typer.Argument(
+        metavar="DUMP...", help="Files, folders (searched recursively), globs or URIs.", show_default=False
+    ),
 ]
 Maps = Annotated[
     list[str] | None,
@@ -115,7 +117,8 @@ Workers = Annotated[
     ),
 ]
 Device = Annotated[
-    DeviceName, typer.Option(envvar="ROLLOUT_AUDIT_DEVICE", help="Where the arithmetic runs; auto takes CUDA.")
+    DeviceName,
+    typer.Option(envvar="ROLLOUT_AUDIT_DEVICE", help="Where the arithmetic runs; auto takes CUDA."),
 ]
 ChunkTokens = Annotated[
     int,
@@ -143,5 +146,10 @@ Output = Annotated[
     ),
 ]
 Debug = Annotated[
-    bool, typer.Option("--debug", envvar="ROLLOUT_AUDIT_DEBUG", help="Show the traceback of an error.")
+    bool,
+    typer.Option(
+        "--debug",
+        envvar="ROLLOUT_AUDIT_DEBUG",
+        help="Show the traceback of an error; may stand after the command too.",
+    ),
 ]

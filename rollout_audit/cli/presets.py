@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_audit.cli.options import Debug, Output
+from rollout_audit.cli.options import Output
 
 __all__ = ["PRESETS_EPILOG", "presets"]
 
@@ -16,10 +16,12 @@ Examples:
   rollout-audit presets decoupled_k3_rs_seq_tis
 """
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show everything about one.", show_default=False)]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Show everything about one.", show_default=False)
+]
 
 
-def presets(name: Name = None, output: Output = None, debug: Debug = False) -> None:
+def presets(name: Name = None, output: Output = None) -> None:
     """List the presets, or show one with the configuration to paste."""
     from rollout_audit.corrections.presets import PRESETS, preset
     from rollout_audit.reports.presets import preset_document, presets_document

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
-from rollout_audit.cli.options import Debug
-
 __all__ = ["schema"]
 
 
-def schema(debug: Debug = False) -> None:
+def schema() -> None:
     """Print the JSON Schema of report.json."""
     from rollout_audit.audit.report import Report
 

@@ -14,7 +14,16 @@ from typing import NamedTuple
 from rollout_audit.corrections.model import Bound, Rule, Statistic, Weight
 from rollout_audit.errors import ConfigError
 
-__all__ = ["EVERYTHING", "Interval", "at_least", "at_most", "k3_roots", "ratio_interval", "token_interval", "weight_interval"]
+__all__ = [
+    "EVERYTHING",
+    "Interval",
+    "at_least",
+    "at_most",
+    "k3_roots",
+    "ratio_interval",
+    "token_interval",
+    "weight_interval",
+]
 
 
 class Interval(NamedTuple):

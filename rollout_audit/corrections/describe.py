@@ -42,7 +42,9 @@ def describe(correction: Correction) -> str:
     if correction.veto is not None:
         parts.append(f"veto below ρ {correction.veto:g}")
     if correction.mode is Mode.BYPASS:
-        parts.append("bypass, PPO ratio carries the weight" if correction.loss is Loss.PPO_CLIP else "bypass, reinforce")
+        parts.append(
+            "bypass, PPO ratio carries the weight" if correction.loss is Loss.PPO_CLIP else "bypass, reinforce"
+        )
     return "; ".join(part for part in parts if part) or "no correction"
 
 

@@ -22,6 +22,8 @@ __all__ = [
     "level_log_ratio",
     "normalisation_factor",
     "rule_keeps",
+    "statistic_bounds",
+    "token_statistic",
 ]
 
 

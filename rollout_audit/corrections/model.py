@@ -173,7 +173,7 @@ class Correction:
     loss: Loss = Loss.PPO_CLIP
 
     def __post_init__(self) -> None:
-        if self.veto is not None and not 0 < self.veto:
+        if self.veto is not None and not self.veto > 0:
             raise ConfigError("veto", self.veto, "a veto threshold must be positive")
 
     @property

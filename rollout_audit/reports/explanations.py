@@ -10,13 +10,18 @@ from rollout_audit.reports.tables import Block, Cell, Column, Document, Table
 
 __all__ = ["catalogue_document", "explanation_document"]
 
-TITLES = {"mismatch": "The mismatch, before any correction", "correction": "A correction, at stages raw, bounded, normalised, kept"}
+TITLES = {
+    "mismatch": "The mismatch, before any correction",
+    "correction": "A correction, at stages raw, bounded, normalised, kept",
+}
 
 
 def catalogue_document() -> Document:
     """All metrics, one line each."""
     entries = list(CATALOGUE.values())
-    tables = tuple(_table(title, [e for e in entries if e.family == family]) for family, title in TITLES.items())
+    tables = tuple(
+        _table(title, [e for e in entries if e.family == family]) for family, title in TITLES.items()
+    )
     return Document(tables, lambda: _json([record(e) for e in entries]), lambda: [_flat(e) for e in entries])
 
 
@@ -41,19 +46,30 @@ def record(entry: MetricEntry) -> dict[str, object]:
 
 
 def _blocks(entry: MetricEntry) -> Iterator[Block]:
-    where = "report.json: overall, steps[].metrics" if entry.family == "mismatch" else "report.json: corrections[].stages"
+    where = (
+        "report.json: overall, steps[].metrics"
+        if entry.family == "mismatch"
+        else "report.json: corrections[].stages"
+    )
+    limits: list[list[Cell]] = [["limit", limits_text(rule)] for rule in entry.rules]
+    advice: list[list[Cell]] = [
+        ["what to try", a] for a in dict.fromkeys(rule.advice for rule in entry.rules)
+    ]
     facts: list[list[Cell]] = [
         ["formula", entry.formula],
-        ["averaged over", {"token": "valid tokens", "sequence": "sequences with a valid token"}.get(entry.unit, entry.unit)],
+        [
+            "averaged over",
+            {"token": "valid tokens", "sequence": "sequences with a valid token"}.get(entry.unit, entry.unit),
+        ],
         ["range", entry.range],
         ["worse", entry.worse],
         ["meaning", entry.meaning],
-        *(["limit", limits_text(rule)] for rule in entry.rules),
-        *(["what to try", advice] for advice in dict.fromkeys(rule.advice for rule in entry.rules)),
+        *limits,
+        *advice,
         ["source", entry.source],
         ["stands in", where],
     ]
-    caption = "d = log π − log μ of a token, ρ = exp d, w the weight that a correction applies; π trainer, μ rollout engine."
+    caption = "d = log π − log μ of a token, ρ = exp d, w the applied weight; π trainer, μ rollout engine."
     yield Table(entry.name, (Column("fact", "", "label"), Column("value", "", "prose")), facts, caption)
 
 
@@ -64,7 +80,9 @@ def _table(title: str, entries: Sequence[MetricEntry]) -> Table:
         Column("worse", "worse"),
         Column("limits", "limits"),
     )
-    rows: list[list[Cell]] = [[e.name, e.formula, e.worse, "; ".join(map(limits_text, e.rules))] for e in entries]
+    rows: list[list[Cell]] = [
+        [e.name, e.formula, e.worse, "; ".join(map(limits_text, e.rules))] for e in entries
+    ]
     return Table(title, columns, rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["ABSENT", "column_of", "count", "fixed", "number", "percent"]
+__all__ = ["ABSENT", "amount", "column_of", "count", "fixed", "number", "percent"]
 
 ABSENT = "–"
 """Stands for null"""
@@ -26,6 +26,11 @@ def number(value: float | int | None, digits: int = 4) -> str:
     if not FIXED_FROM <= abs(value) < FIXED_UP_TO:
         return f"{value:.{digits - 1}g}"
     return f"{value:,.{max(0, digits - 1 - _magnitude(value))}f}"
+
+
+def amount(size: int, noun: str) -> str:
+    """`1 file`, `7,966 tokens`."""
+    return f"{size:,} {noun}{'' if size == 1 else 's'}"
 
 
 def count(value: float | int | None) -> str:
@@ -51,7 +56,7 @@ def fixed(value: float | int | None, decimals: int) -> str:
 
 
 def column_of(values: Sequence[float | int | None]) -> list[str]:
-    """All figures of a column with the same decimals, so that they line up; each by itself where scales differ."""
+    """A column with the same decimals, so that it lines up; each figure by itself where scales differ."""
     sizes = [_magnitude(v) for v in values if v and math.isfinite(v)]
     if not sizes or all(isinstance(v, int | None) for v in values):
         return [number(v) for v in values]

@@ -1,4 +1,4 @@
-"""The report folder: written to a temporary sibling and renamed into place, so that it is there whole or not at all."""
+"""The report folder: written beside its place and renamed, so that it is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
             failures = _draw(report, folder) if plots else {}
             files = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
     except OSError as error:
-        raise ReportError(f"{out}: cannot write the report ({error.strerror or error}); give another --out") from error
+        raise ReportError(
+            f"{out}: cannot write the report ({error.strerror or error}); give another --out"
+        ) from error
     return Written(Path(out), files, failures)
 
 
@@ -67,7 +69,7 @@ def check_output(out: str | os.PathLike[str]) -> Path:
         raise ReportError(f"{folder}: is not a folder; give another --out")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
         raise ReportError(
-            f"{folder}: the folder is not empty and holds no report of ours, so it is left alone; give another --out"
+            f"{folder}: not empty and no report of rollout-audit, so it is left alone; give another --out"
         )
     return folder
 
@@ -84,7 +86,9 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     tag = tree.get("schema")
     name, version = (tag.get("name"), tag.get("version")) if isinstance(tag, dict) else (None, None)
     if name != SCHEMA_NAME or not isinstance(version, int):
-        raise ReportError(f"{file}: not a report of rollout-audit (schema {name!r}, expected {SCHEMA_NAME!r})")
+        raise ReportError(
+            f"{file}: not a report of rollout-audit (schema {name!r}, expected {SCHEMA_NAME!r})"
+        )
     if version > SCHEMA_VERSION:
         raise ReportError(
             f"{file}: report version {version}, this tool reads up to {SCHEMA_VERSION}; upgrade rollout-audit"
@@ -103,7 +107,9 @@ def _load(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ReportError(f"{file}: no such report") from None
     except (OSError, ValueError) as error:
-        raise ReportError(f"{file}: not a report of rollout-audit ({' '.join(str(error).split())})") from error
+        raise ReportError(
+            f"{file}: not a report of rollout-audit ({' '.join(str(error).split())})"
+        ) from error
     if not isinstance(tree, dict):
         raise ReportError(f"{file}: not a report of rollout-audit (a JSON {type(tree).__name__})")
     return tree

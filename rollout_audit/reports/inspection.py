@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from rollout_audit.dumps.inspection import FieldInspection, FileInspection, Inspection
+from rollout_audit.reports.figures import amount
 from rollout_audit.reports.summary import findings_table
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 
@@ -27,8 +28,8 @@ def inspection_document(inspection: Inspection) -> Document:
 def _blocks(inspection: Inspection) -> Iterator[Block]:
     yield _verdict(inspection)
     yield Note(
-        f"{len(inspection.files):,} files, {inspection.rows:,} rows ({inspection.empty_rows:,} without a token), "
-        f"{inspection.tokens:,} tokens, {inspection.valid_tokens:,} of them valid."
+        f"{amount(len(inspection.files), 'file')}, {amount(inspection.rows, 'row')} ({inspection.empty_rows:,} "
+        f"without a token), {amount(inspection.tokens, 'token')}, {inspection.valid_tokens:,} of them valid."
     )
     if inspection.findings:
         yield findings_table(inspection.findings)
@@ -41,7 +42,10 @@ def _blocks(inspection: Inspection) -> Iterator[Block]:
 def _verdict(inspection: Inspection) -> Verdict:
     counts = {kind: sum(f.severity == kind for f in inspection.findings) for kind in ("error", "warning")}
     if counts["error"]:
-        return Verdict("error", f"{counts['error']} kinds of fault would stop an audit; --on-fault drop leaves the rows out.")
+        return Verdict(
+            "error",
+            f"{counts['error']} kinds of fault stop an audit (see --on-fault drop).",
+        )
     if counts["warning"]:
         return Verdict("warn", f"{counts['warning']} warnings; nothing that would stop an audit.")
     return Verdict("ok", "No fault found.")
@@ -59,16 +63,23 @@ def _files(files: tuple[FileInspection, ...]) -> Table:
         Column("steps", "steps"),
     )
     rows: list[list[Cell]] = [
-        [f.name, f.format, f.size, f.rows, f.empty_rows, f.tokens, f.valid_tokens, _steps(f)] for f in files[:FILES_SHOWN]
+        [f.name, f.format, f.size, f.rows, f.empty_rows, f.tokens, f.valid_tokens, _steps(f)]
+        for f in files[:FILES_SHOWN]
     ]
     more = len(files) - len(rows)
-    return Table("Files", columns, rows, caption=f"and {more:,} more; --format json lists all" if more else "")
+    return Table(
+        "Files", columns, rows, caption=f"and {more:,} more; --format json lists all" if more else ""
+    )
 
 
 def _steps(file: FileInspection) -> str:
     if file.first_step is None:
         return "–"
-    return str(file.first_step) if file.first_step == file.last_step else f"{file.first_step} to {file.last_step}"
+    return (
+        str(file.first_step)
+        if file.first_step == file.last_step
+        else f"{file.first_step} to {file.last_step}"
+    )
 
 
 def _fields(files: tuple[FileInspection, ...]) -> Iterator[Block]:
@@ -77,7 +88,11 @@ def _fields(files: tuple[FileInspection, ...]) -> Iterator[Block]:
     for file in files:
         groups.setdefault((file.fields, file.unused_columns), []).append(file.name)
     for (fields, unused), names in groups.items():
-        where = "all files" if len(groups) == 1 else names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        where = (
+            "all files"
+            if len(groups) == 1
+            else names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        )
         columns = (
             Column("field", "field", "label"),
             Column("column", "column"),

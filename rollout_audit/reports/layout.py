@@ -1,7 +1,7 @@
 """A table as lines of text that fit a width. Names are never cut: a table that is too wide changes its shape.
 
-Shapes, in order of preference: one line a row; the same with prose wrapped in its column; the same, columns closer;
-two lines a row, words above and numbers below; a block a row.
+Shapes, in order of preference: one line a row; the same with prose wrapped in its column, or below
+the row; the same, columns closer; two lines a row, words above and numbers below; a block a row.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def lay_out(table: Table, width: int | None) -> list[Line]:
         return list(sheet.one_line_rows())
     if sheet.room_for_prose(width) >= LEAST_PROSE:
         return list(sheet.wrapped_rows(width))
+    if sheet.room_for_prose(width) >= 0 and sheet.columns[-1].kind == "prose":
+        return list(sheet.rows_over_prose(width))
     tight = replace(sheet, gap=" ")
     if len(sheet.words) <= WORDS_IN_TIGHT and tight.total(sheet.every) <= width:
         return list(tight.one_line_rows())
@@ -61,7 +63,9 @@ def wrap(text: str, width: int | None, hanging: str = "") -> list[str]:
     """Words in lines of that width; a word that is longer stands alone and whole."""
     if width is None or cell_len(text) <= width:
         return [text]
-    return _flow(text.split(" "), " ", width, hanging)
+    start = text[: len(text) - len(text.lstrip(" "))]
+    first, *words = text.split()
+    return _flow([start + first, *words], " ", width, hanging)
 
 
 def _flow(pieces: Sequence[str], gap: str, width: int, hanging: str) -> list[str]:
@@ -120,6 +124,12 @@ class _Sheet:
             yield self._aligned((*row[:-1], first), self.every)
             yield from ((Span(" " * (width - room) + line),) for line in rest)
 
+    def rows_over_prose(self, width: int) -> Iterator[Line]:
+        yield from self._head(self.every[:-1], width)
+        for row in self.rows:
+            yield self._aligned(row, self.every[:-1])
+            yield from ((Span(line),) for line in wrap(INDENT + row[-1], width, INDENT))
+
     def two_line_rows(self, width: int) -> Iterator[Line]:
         if self.total(self.words) <= width:
             yield from self._headers(self.words)
@@ -127,7 +137,11 @@ class _Sheet:
             yield (Span(GAP.join(" ".join(self._header(i)) for i in self.words), "bold"),)
         for line in self._headers(self.numbers):
             yield (Span(INDENT), *line)
-        yield (Span("─" * max(min(width, self.total(self.words)), len(INDENT) + self.total(self.numbers)), "dim"),)
+        yield (
+            Span(
+                "─" * max(min(width, self.total(self.words)), len(INDENT) + self.total(self.numbers)), "dim"
+            ),
+        )
         for row in self.rows:
             yield from self._worded(row, width)
             yield (Span(INDENT), *self._aligned(row, self.numbers))

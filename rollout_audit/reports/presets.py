@@ -37,11 +37,13 @@ def presets_document(presets: Sequence[Preset]) -> Document:
         for p in presets
     ]
     caption = (
-        "ρ: ratio π/μ of the token; Πρ: product over the response; geo ρ: its geometric mean. What lies inside the "
-        "interval counts in full. `rollout-audit presets NAME` shows one with its configuration."
+        "ρ: ratio π/μ of the token; Πρ: product over the response; geo ρ: its geometric mean. What lies "
+        "inside the interval counts in full. `rollout-audit presets NAME` shows one with its configuration."
     )
     records = [preset_record(p) for p in presets]
-    return Document((Table("Presets", columns, rows, caption),), lambda: _json(records), lambda: _flat(records))
+    return Document(
+        (Table("Presets", columns, rows, caption),), lambda: _json(records), lambda: _flat(records)
+    )
 
 
 def preset_document(preset: Preset) -> Document:
@@ -67,7 +69,7 @@ def preset_record(preset: Preset) -> dict[str, object]:
 
 
 def to_yaml(config: Mapping[str, object]) -> str:
-    """verl's own keys where verl looks for them. JSON scalars are YAML; bands stay quoted: bare 0.5_2 reads as 0.52."""
+    """verl's own keys where verl looks for them. Scalars as in JSON: a bare band, 0.5_2, reads as 0.52."""
     lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(VERL_SECTION)]
     lines += [f"{'  ' * len(VERL_SECTION)}{key}: {json.dumps(value)}" for key, value in config.items()]
     return "\n".join(lines)
@@ -75,10 +77,11 @@ def to_yaml(config: Mapping[str, object]) -> str:
 
 def _blocks(preset: Preset) -> Iterator[Block]:
     correction = preset.correction
+    full: list[list[Cell]] = [["counts in full", text] for text in effective_intervals(correction)]
     facts: list[list[Cell]] = [
         ["what it is for", preset.use],
         ["what it does", describe(correction)],
-        *(["counts in full", text] for text in effective_intervals(correction)),
+        *full,
         ["mode, loss", f"{correction.mode.value}, {correction.loss.value}"],
         ["loss divides by", f"{correction.denominator.value} tokens"],
         ["recommended", preset.recommended or "no threshold to choose"],
@@ -95,4 +98,7 @@ def _json(tree: object) -> str:
 
 
 def _flat(records: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    return [{k: v if isinstance(v, str | None) else json.dumps(v, ensure_ascii=False) for k, v in r.items()} for r in records]
+    return [
+        {k: v if isinstance(v, str | None) else json.dumps(v, ensure_ascii=False) for k, v in r.items()}
+        for r in records
+    ]

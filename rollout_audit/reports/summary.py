@@ -15,6 +15,7 @@ from rollout_audit.audit.report import (
     Report,
     StepReport,
 )
+from rollout_audit.dumps.chunk import Finding
 from rollout_audit.reports import figures
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 
@@ -56,7 +57,11 @@ def report_document(report: Report, gates: Sequence[str] = ()) -> Document:
 
 def report_records(report: Report) -> list[Mapping[str, object]]:
     """Every figure in long form: step (empty: pooled), subject, stage, metric, value, reason."""
-    pooled = [record for pair in report.pairs for record in _records(None, pair.name, "native", pair.metrics, pair.reasons)]
+    pooled = [
+        record
+        for pair in report.pairs
+        for record in _records(None, pair.name, "native", pair.metrics, pair.reasons)
+    ]
     for correction in report.corrections:
         pooled += _stage_records(correction)
     return [*pooled, *(record for step in report.steps for record in _step_records(report, step))]
@@ -91,36 +96,32 @@ def _preamble(report: Report) -> Iterator[str]:
                    and p.rollout_column == settings.rollout_column)  # fmt: skip
     yield f"π is {settings.training_column}, μ is {settings.rollout_column} ({settings.mode}): {meaning}."
     yield (
-        f"{_plural(counts.sequences, 'sequence')}, {_tokens_text(report)} in {_plural(counts.steps, 'step')} "
-        f"and {_plural(counts.files, 'file')}{_left_out(report)}."
+        f"{figures.amount(counts.sequences, 'sequence')}, {_tokens_text(report)} in {figures.amount(counts.steps, 'step')} "
+        f"and {figures.amount(counts.files, 'file')}{_left_out(report)}."
     )
 
 
 def _tokens_text(report: Report) -> str:
     valid, every = report.counts.valid_tokens, report.counts.tokens
     masked = "" if valid == every else f" of {every:,}"
-    return f"{valid:,} valid{masked} {'token' if every == 1 else 'tokens'}"
+    return f"{valid:,} valid{masked} token{'' if every == 1 else 's'}"
 
 
 def _left_out(report: Report) -> str:
     counts = report.counts
     empty = counts.sequences - counts.scored_sequences
     texts = [
-        f"{_plural(empty, 'sequence')} without a valid token left out" if empty else "",
-        f"{_plural(counts.dropped_sequences, 'faulty sequence')} dropped" if counts.dropped_sequences else "",
+        f"{figures.amount(empty, 'sequence')} without a valid token left out" if empty else "",
+        f"{figures.amount(counts.dropped_sequences, 'faulty sequence')} dropped" if counts.dropped_sequences else "",
     ]
     return "".join(f"; {text}" for text in texts if text)
-
-
-def _plural(size: int, noun: str) -> str:
-    return f"{size:,} {noun}{'' if size == 1 else 's'}"
 
 
 def _health(report: Report) -> Iterator[Block]:
     broken = [verdict for verdict in report.health if verdict.status != "ok"]
     if not broken:
         yield Note(
-            f"All {len(report.health)} health rules hold, for the mismatch and for {report.settings.reference}."
+            f"All {len(report.health)} health rules hold for the mismatch and {report.settings.reference}."
         )
         return
     columns = (
@@ -133,7 +134,9 @@ def _health(report: Report) -> Iterator[Block]:
     )
     rows = [[v.status, v.metric, v.value, f"{v.comparison} {v.limit}", v.subject, v.advice] for v in broken]
     held = len(report.health) - len(broken)
-    yield Table("Health", columns, rows, caption=f"{len(broken)} of {len(report.health)} rules broken, {held} hold.")
+    yield Table(
+        "Health", columns, rows, caption=f"{len(broken)} of {len(report.health)} rules broken, {held} hold."
+    )
 
 
 def _findings(report: Report) -> Iterator[Block]:
@@ -141,7 +144,7 @@ def _findings(report: Report) -> Iterator[Block]:
         yield findings_table(report.findings)
 
 
-def findings_table(findings: Sequence[FindingReport]) -> Table:
+def findings_table(findings: Sequence[FindingReport | Finding]) -> Table:
     columns = (
         Column("severity", "severity", "status"),
         Column("kind", "kind", "label"),
@@ -149,32 +152,51 @@ def findings_table(findings: Sequence[FindingReport]) -> Table:
         Column("where", "first at"),
         Column("message", "what", "prose"),
     )
-    rows = [[f.severity, f.kind, f.count, place(f.file, f.row, f.position), f.message] for f in findings]
+    rows: list[list[Cell]] = [
+        [f.severity, f.kind, f.count, place(f.file, f.row, f.position), f.message] for f in findings
+    ]
     return Table("Findings in the dump", columns, rows)
 
 
 def place(file: str | None, row: int | None, position: int | None = None) -> str:
     """`file row 3 position 17`, as much of it as is known."""
-    parts = [file, None if row is None else f"row {row}", None if position is None else f"position {position}"]
+    parts = [
+        file,
+        None if row is None else f"row {row}",
+        None if position is None else f"position {position}",
+    ]
     return " ".join(part for part in parts if part)
 
 
 def _dropped(report: Report) -> Iterator[Block]:
     if not report.dropped:
         return
-    columns = (Column("uid", "uid", "label"), Column("file", "file"), Column("row", "row", "index"), Column("kind", "fault"))
-    rows = [[d.uid, d.file, d.row, d.kind] for d in report.dropped[:DROPPED_SHOWN]]
+    columns = (
+        Column("uid", "uid", "label"),
+        Column("file", "file"),
+        Column("row", "row", "index"),
+        Column("kind", "fault"),
+    )
+    rows: list[list[Cell]] = [[d.uid, d.file, d.row, d.kind] for d in report.dropped[:DROPPED_SHOWN]]
     more = len(report.dropped) - len(rows)
-    yield Table("Sequences left out", columns, rows, caption=f"and {more:,} more, in report.json" if more > 0 else "")
+    yield Table(
+        "Sequences left out", columns, rows, caption=f"and {more:,} more, in report.json" if more > 0 else ""
+    )
 
 
 def _steps(report: Report) -> Iterator[Block]:
     if len(report.steps) < 2:
         return
     shown = _steps_to_show(report.steps)
-    columns = [(column, read) for column, read in _STEP_COLUMNS if any(read(report, s) is not None for s in shown)]
+    columns = [
+        (column, read) for column, read in _STEP_COLUMNS if any(read(report, s) is not None for s in shown)
+    ]
     rows = [[read(report, step) for _, read in columns] for step in shown]
-    title = "Steps" if len(shown) == len(report.steps) else f"The {len(shown)} worst of {len(report.steps)} steps, by kl_k3"
+    title = (
+        "Steps"
+        if len(shown) == len(report.steps)
+        else f"The {len(shown)} worst of {len(report.steps)} steps, by kl_k3"
+    )
     caption = " ".join(filter(None, (_age_story(report.steps), _broken_in(report))))
     yield Table(title, tuple(column for column, _ in columns), rows, caption)
 
@@ -235,7 +257,10 @@ _STEP_COLUMNS: tuple[tuple[Column, StepReader], ...] = (
     (Column("kl_k3", "kl_k3", "number"), _native("kl_k3")),
     (Column("ppl_ratio", "ppl\nratio", "number", 3), _native("ppl_ratio")),
     (Column("chi2_token", "chi2\ntoken", "number", 4), _native("chi2_token")),
-    (Column("ess", "ess", "number", 3), lambda report, step: _kept(report.settings.reference, "ess")(report, step)),
+    (
+        Column("ess", "ess", "number", 3),
+        lambda report, step: _kept(report.settings.reference, "ess")(report, step),
+    ),
     (Column("ess_seq", "ess\nseq", "number", 3), _kept(SEQUENCE_WEIGHTED, "ess_seq")),
     (Column("mark", "mark", "status"), _step_mark),
 )
@@ -253,13 +278,19 @@ def _age_story(steps: Sequence[StepReport]) -> str:
             by_age.setdefault(step.policy_age, []).append(step)
     if not 1 < len(by_age) <= STEPS_SHOWN:
         return ""
-    parts = [f"{figures.number(_whole(age))} → {figures.number(_mean_abs(by_age[age]), 3)}" for age in sorted(by_age)]
+    parts = [
+        f"{figures.number(_whole(age))} → {figures.number(_mean_abs(by_age[age]), 3)}"
+        for age in sorted(by_age)
+    ]
     return f"Mean |d| by age of the sampler, in trainer updates: {', '.join(parts)}."
 
 
 def _mean_abs(steps: Sequence[StepReport]) -> float:
     tokens = sum(step.valid_tokens for step in steps)
-    return sum(float(step.metrics["log_prob_diff_abs_mean"] or 0.0) * step.valid_tokens for step in steps) / tokens
+    return (
+        sum(float(step.metrics["log_prob_diff_abs_mean"] or 0.0) * step.valid_tokens for step in steps)
+        / tokens
+    )
 
 
 def _metrics(report: Report) -> Iterator[Block]:
@@ -270,14 +301,19 @@ def _metrics(report: Report) -> Iterator[Block]:
         Column("metric", "metric", "label"),
         *(Column(pair.name, header, "figure") for pair, header in zip(pairs, headers, strict=True)),
     )
-    rows: list[list[Cell]] = [[metric, *(pair.metrics.get(metric) for pair in pairs)] for metric in report.overall]
+    rows: list[list[Cell]] = [
+        [metric, *(pair.metrics.get(metric) for pair in pairs)] for metric in report.overall
+    ]
     title = "Mismatch, whole dump"
     yield Table(title, columns, rows, caption=_pair_meanings(pairs) if several else "")
     yield from _reasons(pairs)
 
 
 def _pair_meanings(pairs: Sequence[PairReport]) -> str:
-    texts = [f"{' '.join(PAIR_TITLES[p.name].split())}: {p.training_column} against {p.rollout_column}" for p in pairs]
+    texts = [
+        f"{' '.join(PAIR_TITLES[p.name].split())}: {p.training_column} against {p.rollout_column}"
+        for p in pairs
+    ]
     return "; ".join(texts) + "."
 
 
@@ -296,8 +332,9 @@ def _presets(report: Report) -> Table:
     columns = tuple(column for column, _ in _PRESET_COLUMNS)
     rows = [[read(correction) for _, read in _PRESET_COLUMNS] for correction in ordered]
     caption = (
-        f"{reference} is the reference of the health rules. Tokens or sequences inside the interval count in full: ρ of the token, "
-        "Πρ product over the response, geo ρ its geometric mean. ess: raw → kept. mark: own figures against the health limits."
+        f"{reference} is the reference of the health rules. What lies inside the interval counts "
+        "in full: ρ of the token, Πρ product over the response, geo ρ its geometric mean. "
+        "mark: own figures against the health limits."
     )
     return Table("Corrections, whole dump", columns, rows, caption)
 
@@ -362,7 +399,17 @@ def _worst_sequences(report: Report) -> Table:
         Column("log_ratio_max_abs", "max\n|d|", "number"),
     )
     rows: list[list[Cell]] = [
-        [s.file, s.row, s.uid, s.step, s.valid_tokens, s.k3_mean, s.log_ratio_mean, s.log_ratio_sum, s.log_ratio_max_abs]
+        [
+            s.file,
+            s.row,
+            s.uid,
+            s.step,
+            s.valid_tokens,
+            s.k3_mean,
+            s.log_ratio_mean,
+            s.log_ratio_sum,
+            s.log_ratio_max_abs,
+        ]
         for s in report.worst_sequences[:WORST_SHOWN]
     ]
     return Table("Worst sequences, by mean k3", columns, rows)
@@ -377,7 +424,9 @@ def _stage_records(correction: CorrectionReport) -> list[Mapping[str, object]]:
 
 
 def _of_stage(reasons: Mapping[str, str], stage: str) -> dict[str, str]:
-    return {key.removeprefix(f"{stage}."): text for key, text in reasons.items() if key.startswith(f"{stage}.")}
+    return {
+        key.removeprefix(f"{stage}."): text for key, text in reasons.items() if key.startswith(f"{stage}.")
+    }
 
 
 def _step_records(report: Report, step: StepReport) -> Iterator[Mapping[str, object]]:

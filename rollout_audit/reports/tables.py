@@ -12,8 +12,8 @@ __all__ = ["Block", "Cell", "Column", "Document", "Kind", "Note", "Table", "Verd
 
 Cell: TypeAlias = str | int | float | None
 Kind = Literal["label", "text", "prose", "status", "number", "figure", "count", "index", "percent"]
-"""`prose`: a last column whose text may wrap. `number`: aligned down the column; `figure`: each by itself, for columns
-that mix units; `index`: a step or a row, which is no amount"""
+"""`prose`: a last column whose text may wrap. `number`: aligned down the column; `figure`: each by itself,
+where units mix; `index`: a step or a row, which is no amount"""
 NUMERIC: frozenset[Kind] = frozenset({"number", "figure", "count", "index", "percent"})
 
 
@@ -88,7 +88,9 @@ _SHOWN: Mapping[Kind, Callable[[list[float | int | None]], list[str]]] = {
 
 def shown(table: Table) -> list[list[str]]:
     """The cells as text, row by row."""
-    columns = [_column_shown(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
+    columns = [
+        _column_shown(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)
+    ]
     return [list(row) for row in zip(*columns, strict=True)]
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TextIO
 
 from rich.console import Console
@@ -20,7 +21,13 @@ __all__ = ["Format", "emit", "markdown", "plain", "to_csv", "to_json_lines"]
 
 Format = Literal["table", "plain", "json", "jsonl", "csv", "markdown"]
 
-STATUS_WORDS = {"ok": "OK", "warn": "WARN", "critical": "CRITICAL", "error": "ERROR", "unmeasured": "UNMEASURED"}
+STATUS_WORDS = {
+    "ok": "OK",
+    "warn": "WARN",
+    "critical": "CRITICAL",
+    "error": "ERROR",
+    "unmeasured": "UNMEASURED",
+}
 ASCII = {
     "ρ": "rho", "μ": "mu", "π": "pi", "χ²": "chi2", "Π": "prod ", "Σ": "sum ", "²": "^2", "‖": "||", "≈": "~",
     "≤": "<=", "≥": ">=", "−": "-", "–": "-", "—": "-", "→": "->", "·": "*", "×": "x", "─": "-", "∞": "inf",
@@ -31,7 +38,7 @@ ASCII = {
 def emit(document: Document, style: Format | None, stream: TextIO | None = None) -> None:
     """Write the document to stdout in that format; by default a table on a terminal, plain in a pipe.
 
-    A reader that closes the pipe early has seen what it wanted: the rest is not written and nothing is raised.
+    A reader that closes the pipe early has seen what it wanted: the rest is not written, nothing is raised.
     """
     out = stream or sys.stdout
     chosen = style or ("table" if out.isatty() else "plain")
@@ -73,7 +80,9 @@ def to_json_lines(document: Document) -> str:
 
 def _write_table(document: Document, out: TextIO) -> None:
     plain_letters = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    console = Console(file=out, highlight=False, soft_wrap=True, color_system=None if plain_letters else "auto")
+    console = Console(
+        file=out, highlight=False, soft_wrap=True, color_system=None if plain_letters else "auto"
+    )
     spell = _speller(out)
     for line in _lines(_spelled(document.blocks, spell), console.width):
         # Text takes strings as they are: brackets in file names are not markup
@@ -133,7 +142,7 @@ def _spelled(blocks: Sequence[Block], spell: Callable[[str], str]) -> Iterator[B
             case Note(text, quiet):
                 yield Note(spell(text), quiet)
             case Table(title, columns, rows, caption):
-                headers = tuple(type(c)(c.key, spell(c.header), c.kind) for c in columns)
+                headers = tuple(replace(column, header=spell(column.header)) for column in columns)
                 cells = [[spell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
                 yield Table(spell(title), headers, cells, spell(caption))
 

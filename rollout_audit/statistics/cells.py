@@ -31,12 +31,13 @@ class Cells:
 
     def add(self, other: Cells) -> Cells:
         index = np.union1d(self.index, other.index)
-        sums = [np.zeros(len(index), dtype=a.dtype) for a in (self.counts, self.excess, self.excess_sq)]
+        total = Cells(index, np.zeros(len(index), dtype=np.int64), np.zeros(len(index)), np.zeros(len(index)))
         for cells in (self, other):
             place = np.searchsorted(index, cells.index)
-            for total, part in zip(sums, (cells.counts, cells.excess, cells.excess_sq), strict=True):
-                total[place] += part
-        return Cells(index, *sums)
+            total.counts[place] += cells.counts
+            total.excess[place] += cells.excess
+            total.excess_sq[place] += cells.excess_sq
+        return total
 
 
 EMPTY = Cells(
@@ -116,8 +117,6 @@ def _weighted_count(flat: Tensor, weights: Tensor, size: int) -> Tensor:
     return torch.segment_reduce(weights[order], "sum", lengths=lengths, initial=0.0)
 
 
-def _occupied(
-    counts: NDArray[np.int64], excess: NDArray[np.float64], excess_sq: NDArray[np.float64]
-) -> Cells:
+def _occupied(counts: NDArray[np.int64], excess: NDArray[np.float64], excess_sq: NDArray[np.float64]) -> Cells:
     at = np.flatnonzero(counts)
     return Cells(at, counts[at], excess[at], excess_sq[at])

@@ -43,7 +43,13 @@ NATIVE_CUTS: tuple[float, ...] = (
 
 def native_metrics(scope: Scope) -> Metrics:
     """Every native metric of one scope; all null with a reason where there is no valid token."""
-    figures = {**_divergence(scope), **_spread(scope), **_probability(scope), **_chi2(scope), **_perplexity(scope)}
+    figures = {
+        **_divergence(scope),
+        **_spread(scope),
+        **_probability(scope),
+        **_chi2(scope),
+        **_perplexity(scope),
+    }
     figures |= _shares(scope)
     if not scope.tokens:
         return Metrics(dict.fromkeys(figures, NO_TOKEN))

@@ -69,7 +69,7 @@ class TokenValues:
 
 @dataclass
 class PairState:
-    """Mergeable evidence on one pair of policies. The identity is a fresh instance; `absorb` leaves its argument alone."""
+    """Mergeable evidence on one pair. The identity is a fresh instance; `absorb` leaves its argument alone."""
 
     rows: RowTable = field(default_factory=RowTable)
     segments: dict[str, RowTable] = field(default_factory=dict)

@@ -51,7 +51,9 @@ class PairPlan:
     @cached_property
     def counters(self) -> tuple[Rules, ...]:
         """Distinct rejections that can take part of a row: their kept tokens are counted for each row."""
-        partial = (c.all_rules for c in self.corrections.values() if not all(r.aggregation.per_row for r in c.all_rules))
+        partial = (
+            c.all_rules for c in self.corrections.values() if not all(r.aggregation.per_row for r in c.all_rules)
+        )
         return _distinct(partial)
 
     @cached_property

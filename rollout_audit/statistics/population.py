@@ -8,7 +8,7 @@ the ratio itself or a constant, so every moment is a sum over slices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from rollout_audit.corrections.cuts import weight_interval
 from rollout_audit.corrections.model import Bound, Weight
 
-__all__ = ["Moments", "Piece", "Population", "moments", "pieces", "weight_quantiles", "weighted_quantiles"]
+__all__ = [
+    "Moments",
+    "Piece",
+    "Population",
+    "mass_lost",
+    "moments",
+    "pieces",
+    "piecewise",
+    "weight_quantiles",
+    "weighted_quantiles",
+]
 
 Array = NDArray[np.float64]
 
@@ -44,13 +54,11 @@ class Population:
     def of_values(cls, log_ratio: Array, counts: NDArray[np.int64] | None = None) -> Population:
         """Each value an atom of its own, repeated `counts` times (once by default)."""
         order = np.argsort(log_ratio, kind="stable")
-        values = log_ratio[order]
-        weights = np.ones(len(values), dtype=np.int64) if counts is None else counts[order]
-        occupied = weights > 0
-        values, weights = values[occupied], weights[occupied]
+        repeats = np.ones(len(log_ratio), dtype=np.int64) if counts is None else counts[order]
+        values, repeats = log_ratio[order][repeats > 0], repeats[repeats > 0]
         with np.errstate(over="ignore"):
             excess = np.expm1(values)
-            return cls(values, values, weights, weights * excess, weights * excess**2)
+            return cls(values, values, repeats, excess * repeats, excess**2 * repeats)
 
     @property
     def size(self) -> int:
@@ -61,10 +69,9 @@ class Population:
         start = int(np.searchsorted(self.edges, lower, side="left"))
         stop = int(np.searchsorted(self.edges, upper, side="right"))
         part = slice(start, max(start, stop))
-        return Population(*(getattr(self, name)[part] for name in _FIELDS))
-
-
-_FIELDS = ("edges", "values", "counts", "excess", "excess_sq")
+        return Population(
+            self.edges[part], self.values[part], self.counts[part], self.excess[part], self.excess_sq[part]
+        )
 
 
 class Piece(NamedTuple):
@@ -87,17 +94,19 @@ def pieces(weight: Weight) -> tuple[Piece, ...]:
         Piece(inside.upper, math.exp(clamp) if clamp < math.inf else None),
         Piece(math.inf, above),
     ]
-    return tuple(p for p, before in zip(listed, [None, *listed], strict=False) if before is None or p.upper > before.upper)
+    return tuple(
+        p for p, before in zip(listed, [None, *listed], strict=False) if before is None or p.upper > before.upper
+    )
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of the weights of a population: size, zeros, mean of (w − 1), mean of (w − 1)²."""
+    """Of the weights of a population: size, zeros, mean of (w − 1), variance."""
 
     size: int
     zeros: int
     excess_mean: float
-    excess_sq_mean: float
+    variance: float
 
     @property
     def mean(self) -> float:
@@ -106,55 +115,79 @@ class Moments:
     @property
     def std(self) -> float:
         """Population standard deviation."""
-        return math.sqrt(max(self.excess_sq_mean - self.excess_mean**2, 0.0))
+        return math.sqrt(self.variance)
 
     @property
     def ess(self) -> float:
         """(Σw)² / (n Σw²); NaN where every weight is 0."""
-        mean_sq = 1.0 + 2.0 * self.excess_mean + self.excess_sq_mean
-        return self.mean**2 / mean_sq if self.zeros < self.size else math.nan
+        square = self.mean**2
+        return square / (square + self.variance) if self.zeros < self.size else math.nan
 
     def scaled(self, factor: float) -> Moments:
         """The moments of w / factor."""
-        mean = self.mean / factor
-        mean_sq = (1.0 + 2.0 * self.excess_mean + self.excess_sq_mean) / factor**2
-        variance = self.std**2 / factor**2
-        excess = mean - 1.0
-        excess_sq = variance + excess**2 if math.isfinite(variance) else mean_sq - 2.0 * mean + 1.0
-        return Moments(self.size, self.zeros, excess, excess_sq)
+        if factor == 1.0:
+            return self
+        return Moments(self.size, self.zeros, self.mean / factor - 1.0, self.variance / factor**2)
 
 
 def moments(population: Population, parts: Sequence[Piece]) -> Moments:
-    """Exact moments of the piecewise weight, where every piece ends at a cut of the population."""
-    size, zeros, excess, excess_sq = 0, 0, 0.0, 0.0
+    """Moments of the piecewise weight, exact where every piece ends at a cut of the population.
+
+    The variance is summed around the mean, atom by atom, so that weights far from 1 but alike do not cancel.
+    """
+    spans = list(_spans(population, parts))
+    counts = [int(population.counts[span].sum()) for _, span in spans]
+    size = sum(counts)
+    zeros = sum(count for (piece, _), count in zip(spans, counts, strict=True) if piece.value == 0.0)
+    excess = sum(
+        float(population.excess[span].sum()) if piece.value is None else count * (piece.value - 1.0)
+        for (piece, span), count in zip(spans, counts, strict=True)
+    )
+    mean = excess / max(size, 1)
+    squares = sum(
+        _squares_around(mean, population, span) if piece.value is None else count * (piece.value - 1.0 - mean) ** 2
+        for (piece, span), count in zip(spans, counts, strict=True)
+    )
+    return Moments(size, zeros, mean, squares / max(size, 1))
+
+
+def _squares_around(mean: float, population: Population, span: slice) -> float:
+    """Σ (ρ − 1 − mean)² over the atoms of a span: spread inside each atom, and of the atoms around the mean."""
+    counts, sums, squares = population.counts[span], population.excess[span], population.excess_sq[span]
+    with np.errstate(over="ignore", invalid="ignore"):
+        own_mean = sums / counts
+        inside = np.maximum(squares - sums * own_mean, 0.0)
+        return float((inside + counts * (own_mean - mean) ** 2).sum())
+
+
+def _spans(population: Population, parts: Sequence[Piece]) -> Iterator[tuple[Piece, slice]]:
+    """The atoms of each piece that has any."""
     start = 0
     for piece in parts:
         stop = max(start, int(np.searchsorted(population.edges, piece.upper, side="right")))
-        span, start = slice(start, stop), stop
-        count = int(population.counts[span].sum())
-        size += count
-        if piece.value is None:
-            excess += float(population.excess[span].sum())
-            excess_sq += float(population.excess_sq[span].sum())
-        else:
-            zeros += count if piece.value == 0.0 else 0
-            excess += count * (piece.value - 1.0)
-            excess_sq += count * (piece.value - 1.0) ** 2
-    divisor = max(size, 1)
-    return Moments(size, zeros, excess / divisor, excess_sq / divisor)
+        if stop > start:
+            yield piece, slice(start, stop)
+        start = stop
 
 
 def piecewise(population: Population, parts: Sequence[Piece]) -> Array:
     """[atoms] the weight of each atom's value."""
     with np.errstate(over="ignore"):
         weights = np.exp(population.values)
-    start = 0
-    for piece in parts:
-        stop = max(start, int(np.searchsorted(population.edges, piece.upper, side="right")))
+    for piece, span in _spans(population, parts):
         if piece.value is not None:
-            weights[start:stop] = piece.value
-        start = stop
+            weights[span] = piece.value
     return weights
+
+
+def mass_lost(population: Population, parts: Sequence[Piece]) -> float:
+    """Σ max(ρ − w, 0): every piece lies wholly above or wholly below its constant."""
+    lost = 0.0
+    for piece, span in _spans(population, parts):
+        if piece.value is not None:
+            count = int(population.counts[span].sum())
+            lost += max(float(population.excess[span].sum()) + count * (1.0 - piece.value), 0.0)
+    return lost
 
 
 def weight_quantiles(population: Population, parts: Sequence[Piece], at: Sequence[float]) -> list[float]:

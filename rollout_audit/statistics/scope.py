@@ -82,7 +82,8 @@ class Evidence:
     """columns [rows] that do not depend on the pair: step, reward, advantage"""
 
     @cached_property
-    def _rows(self) -> Mapping[str, Array]:
+    def rows(self) -> Mapping[str, Array]:
+        """[rows] all columns, rows without a valid token included."""
         return {**self.state.rows.columns(), **self.common}
 
     @cached_property
@@ -95,11 +96,11 @@ class Evidence:
 
     def scope(self, step: int | None = None) -> Scope:
         """The rows of one step, or of the whole dump, that have a valid token."""
-        chosen = self._rows["valid_tokens"] > 0
+        chosen = self.rows["valid_tokens"] > 0
         if step is not None:
-            chosen &= self._rows["step"] == step
+            chosen &= self.rows["step"] == step
         return Scope(
-            rows={name: column[chosen] for name, column in self._rows.items()},
+            rows={name: column[chosen] for name, column in self.rows.items()},
             classes=self.state.cells.classes(step),
             values=self._values_of(step),
             segments={n: _of_step(columns, step) for n, columns in self._segments.items()},

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import EVERYTHING, Interval, weight_interval
 from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Weight
-from rollout_audit.statistics.metrics import Absent, Figure, Metrics, Noted
+from rollout_audit.statistics.metrics import OVERFLOW, Absent, Figure, Metrics, Noted
 from rollout_audit.statistics.native import log_sum
 from rollout_audit.statistics.plan import rejection_interval, unordered_rules
 from rollout_audit.statistics.population import (
     Moments,
     Piece,
     Population,
+    mass_lost,
     moments,
-    piecewise,
     pieces,
+    piecewise,
     weight_quantiles,
 )
 from rollout_audit.statistics.scope import Scope
@@ -104,7 +105,10 @@ class _Stages:
             inside = rejection_interval(self.correction)
             cells, values = (
                 population.between(*inside)
-                for population in (self.scope.token_cells(self._filter), self.scope.token_values(self._filter))
+                for population in (
+                    self.scope.token_cells(self._filter),
+                    self.scope.token_values(self._filter),
+                )
             )
             return _Units(cells, values, None)
         return self._of_units(self._unit_log_ratio, self._unit_kept)
@@ -184,7 +188,7 @@ class _Stages:
         quantiles = weight_quantiles(units.quantiles, parts, list(QUANTILES.values()))
         return {
             "weight_mean": of_tokens.mean,
-            "weight_std": of_tokens.std if of_tokens.size > 1 else Absent("n < 2"),
+            "weight_std": _std(of_tokens),
             "weight_min": float(atoms.min()) / factor,
             "weight_max": float(atoms.max()) / factor,
             **{f"weight_{q}": x / factor for q, x in zip(QUANTILES, quantiles, strict=True)},
@@ -202,7 +206,9 @@ class _Stages:
         inside = Interval(*EVERYTHING) if self.weight.bound is Bound.NONE else weight_interval(self.weight)
         n = self.scope.tokens
         above = tokens.between(math.nextafter(inside.upper, math.inf), math.inf).size if inside.upper < math.inf else 0
-        below = tokens.between(-math.inf, math.nextafter(inside.lower, -math.inf)).size if inside.lower > -math.inf else 0
+        below = (
+            tokens.between(-math.inf, math.nextafter(inside.lower, -math.inf)).size if inside.lower > -math.inf else 0
+        )
         return {
             "capped_fraction": above / n,
             "below_lower_fraction": below / n,
@@ -230,7 +236,10 @@ class _Stages:
         if not kept_tokens:
             return {"gradient_scale_kept": NONE_KEPT, "gradient_scale_original": 0.0, "gradient_scale": 0.0}
         mean = moments(self.kept.moments, self.parts).mean / self.factor
-        both = {"gradient_scale_kept": mean, "gradient_scale_original": mean * kept_tokens / self.scope.tokens}
+        both = {
+            "gradient_scale_kept": mean,
+            "gradient_scale_original": mean * kept_tokens / self.scope.tokens,
+        }
         own = "kept" if self.correction.denominator is Denominator.KEPT else "original"
         return {**both, "gradient_scale": both[f"gradient_scale_{own}"]}
 
@@ -247,7 +256,15 @@ def kept_of_rows(scope: Scope, correction: Correction) -> Array:
 
 
 def _ess(of: Moments) -> Figure:
-    return NO_WEIGHT if of.zeros == of.size else of.ess
+    if of.zeros == of.size:
+        return NO_WEIGHT
+    return of.ess if math.isfinite(of.variance) else OVERFLOW
+
+
+def _std(of: Moments) -> Figure:
+    if of.size < 2:
+        return Absent("n < 2")
+    return of.std if math.isfinite(of.variance) else OVERFLOW
 
 
 def _log_ess(log_sums: Array, log_square_sums: Array, size: int) -> Figure:
@@ -255,17 +272,9 @@ def _log_ess(log_sums: Array, log_square_sums: Array, size: int) -> Figure:
 
 
 def _mass_lost(population: Population, parts: tuple[Piece, ...]) -> Figure:
-    """Σ max(ρ − w, 0) / Σρ: each piece lies wholly above or wholly below its constant."""
+    """Σ max(ρ − w, 0) / Σρ."""
     total = population.size + float(population.excess.sum())
-    lost, start = 0.0, 0
-    for piece in parts:
-        stop = max(start, int(np.searchsorted(population.edges, piece.upper, side="right")))
-        span, start = slice(start, stop), stop
-        if piece.value is not None and stop > span.start:
-            count = int(population.counts[span].sum())
-            excess = float(population.excess[span].sum()) + count * (1.0 - piece.value)
-            lost += max(excess, 0.0)
-    return lost / total if total > 0 else Absent("no mass: every ratio is 0")
+    return mass_lost(population, parts) / total if total > 0 else Absent("no mass: every ratio is 0")
 
 
 def _kept_mean(scope: Scope, kept: Array, column: str, reason: str) -> Figure:
@@ -282,4 +291,3 @@ def _kept_positive(scope: Scope, kept: Array) -> Figure:
     values = scope.rows["advantage"][kept > 0]
     values = values[~np.isnan(values)]
     return float(np.count_nonzero(values > 0)) / len(values) if len(values) else NONE_KEPT
-

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
+from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from rollout_audit.audit.pictures import TokenSample
 from rollout_audit.audit.report import Report
 from rollout_audit.reports.plots.evidence import pictures_of
 from rollout_audit.reports.plots.stories import EQUAL
-from rollout_audit.reports.plots.style import HALO, INK, RED, heading, new_figure
+from rollout_audit.reports.plots.style import HALO, INK, RED, LogTicks, heading, new_figure
 from rollout_audit.reports.plots.wording import counted, percent, power, short
 
 __all__ = ["draw", "log_prob_floor"]
 
 Array = NDArray[np.float64]
 
-CELLS = 90
+CELLS, FEW_CELLS, MANY = 90, 45, 1_000
 LEFT_OUT = 0.0005
 """Share of tokens that the log-prob axes may leave out"""
 LOPSIDED = 0.65
+# Without the palest end of the scale, in which a lone token would be lost on white
+_COLOURS = ListedColormap(matplotlib.colormaps["viridis_r"](np.linspace(0.12, 1, 256)))
 
 
 def draw(report: Report) -> Figure | None:
@@ -100,9 +103,9 @@ def _log_probs(axes: Axes, sample: TokenSample, floor: float) -> float:
 
 def _cells(axes: Axes, points: tuple[Array, Array], ends: tuple[float, float]) -> float:
     """Draw the counts of a square grid; returns the largest."""
-    edges = np.linspace(*ends, CELLS + 1)
+    edges = np.linspace(*ends, (CELLS if len(points[0]) >= MANY else FEW_CELLS) + 1)
     counts, _, _ = np.histogram2d(*points, bins=[edges, edges])
-    axes.pcolormesh(edges, edges, np.ma.masked_equal(counts.T, 0), cmap="viridis_r", zorder=2)
+    axes.pcolormesh(edges, edges, np.ma.masked_equal(counts.T, 0), cmap=_COLOURS, zorder=2)
     return float(counts.max())
 
 
@@ -112,9 +115,7 @@ def _frame(axes: Axes, name: str, ends: tuple[float, float], labels: tuple[str, 
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(nbins=5))
         axis.set_major_formatter(FuncFormatter(power))
-    axes.text(
-        0.04, 0.93, "π above μ", transform=axes.transAxes, color=INK, style="italic", path_effects=HALO, zorder=4
-    )
+    axes.text(0.04, 0.93, "π above μ", transform=axes.transAxes, color=INK, style="italic", path_effects=HALO, zorder=4)
     axes.text(
         0.96, 0.05, "π below μ", transform=axes.transAxes, ha="right", style="italic", path_effects=HALO, zorder=4
     )
@@ -127,6 +128,6 @@ def _same_colours(figure: Figure, panels: list[Axes], top: float) -> None:
         mesh.set_norm(norm)
     bar = figure.colorbar(meshes[0], ax=panels, shrink=0.82, pad=0.015, aspect=28)
     bar.set_label("tokens per cell (log scale)")
-    bar.ax.yaxis.set_major_locator(LogLocator())
+    bar.ax.yaxis.set_major_locator(LogTicks())
     bar.ax.yaxis.set_major_formatter(FuncFormatter(power))
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.yaxis.set_minor_locator(NullLocator())

@@ -28,7 +28,7 @@ from rollout_audit.reports.plots.style import (
     log_axis,
     new_figure,
 )
-from rollout_audit.reports.plots.wording import counted, first_fitting, percent, power
+from rollout_audit.reports.plots.wording import counted, first_fitting, percent, power, short
 
 __all__ = ["THRESHOLDS", "Distribution", "draw", "rebinned"]
 
@@ -49,7 +49,7 @@ def draw(report: Report) -> Figure | None:
     if pictures is None or not pictures.histogram.counts.sum():
         return None
     found = Distribution(pictures.histogram)
-    figure = new_figure(5.0, _finding(found), _subtitle(report, found))
+    figure = new_figure(5.0, _finding(found, _mean(report)), _subtitle(report, found))
     axes = figure.subplots()
     _bars(axes, found)
     _ratio_axis(axes)
@@ -89,7 +89,7 @@ class Distribution:
         low, high = self.view
         width = next((w for w in BIN_WIDTHS if (high - low) / w <= MOST_BINS), BIN_WIDTHS[-1])
         first, last = math.floor(low / width), math.ceil(high / width)
-        edges: Array = (np.arange(first, last + 2) - 0.5) * width
+        edges: Array = (np.arange(first, last + 2, dtype=np.float64) - 0.5) * width
         return edges
 
     @cached_property
@@ -117,7 +117,7 @@ class Distribution:
 
 
 def rebinned(histogram: Histogram, edges: Array) -> Array:
-    """Counts between other edges: a narrow cell counts whole where its middle lies, a wider one than a bin is spread."""
+    """Counts between equal edges: a narrow cell counts where its middle lies, one wider than a bin is spread."""
     cells, counts = histogram.edges, histogram.counts
     wide = np.diff(cells) > edges[1] - edges[0]
     middles = (cells[:-1] + cells[1:]) / 2
@@ -131,14 +131,18 @@ def _cumulative(histogram: Histogram, at: Array) -> Array:
     """Number of tokens at or below each place, cells filled evenly."""
     edges, total = histogram.edges, np.concatenate([[0], np.cumsum(histogram.counts)])
     cell = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, len(histogram.counts) - 1)
-    filled = np.clip((at - edges[cell]) / (edges[cell + 1] - edges[cell]), 0, 1)
+    # The cell of zero is one denormal wide
+    with np.errstate(over="ignore"):
+        filled = np.clip((at - edges[cell]) / (edges[cell + 1] - edges[cell]), 0, 1)
     cumulative: Array = total[cell] + filled * histogram.counts[cell]
     return cumulative
 
 
-def _finding(found: Distribution) -> str:
+def _finding(found: Distribution, mean: float | None) -> str:
     if found.is_zero:
         return f"{EQUAL}: all {counted(found.tokens, 'log-ratio')} are 0"
+    if found.tokens == 1:
+        return f"A single token, its log-ratio is {short(mean, 3)}"
     low, high, near = found.below(0.5), found.above(2.0), found.outside(0.9, 1.1)
     if low + high < 0.0005:
         inside = "Every token stays" if low + high == 0 else f"{percent(1 - low - high)} of tokens stay"
@@ -147,10 +151,19 @@ def _finding(found: Distribution) -> str:
     return first_fitting([f"{percent(low + high)} of tokens leave 0.5–2, {side}; {percent(near)} leave ±10%"])
 
 
+def _mean(report: Report) -> float | None:
+    k1 = report.overall.get("kl_k1")
+    return None if k1 is None else -k1
+
+
 def _subtitle(report: Report, found: Distribution) -> str:
     width = found.bin_edges[1] - found.bin_edges[0]
     low, high = found.bin_edges[0], found.bin_edges[-1]
-    hidden = f" {counted(found.hidden, 'token')} beyond [{low:.3g}, {high:.3g}] not shown." if found.hidden else ""
+    hidden = (
+        f" {counted(found.hidden, 'token')} beyond [{short(low, 3)}, {short(high, 3)}] not shown."
+        if found.hidden
+        else ""
+    )
     return (
         f"{counted(found.tokens, 'valid token')} in bins of {width:.3g}; π is {report.settings.training_column}, μ is "
         f"{report.settings.rollout_column}. The geometric band 0.999–1.001, too narrow to draw, holds "

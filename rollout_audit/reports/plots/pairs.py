@@ -19,9 +19,9 @@ __all__ = ["draw"]
 Array = NDArray[np.float64]
 
 SOURCES: Mapping[str, tuple[str, str]] = {
-    "engine": ("engine mismatch", BLUE),
+    "engine": ("engine", BLUE),
     "policy_update": ("policy update", ORANGE),
-    "total": ("both together", GREY),
+    "total": ("both", GREY),
 }
 _PANELS = (("kl_k3", "k3, nats per token"), ("log_prob_diff_abs_mean", "Mean |d|, nats"))
 
@@ -71,7 +71,7 @@ def _subtitle(report: Report) -> str:
     )
 
 
-def _figure_of(report: Report, step: StepReport, pair: str, metric: str) -> float:
+def _figure_of(step: StepReport, pair: str, metric: str) -> float:
     """The report's main pair stands in the step's own metrics, the others beside it."""
     figures = step.pairs.get(pair, step.metrics)
     value = figures.get(metric)
@@ -79,7 +79,7 @@ def _figure_of(report: Report, step: StepReport, pair: str, metric: str) -> floa
 
 
 def _values(report: Report, pair: str, metric: str) -> Array:
-    return np.array([_figure_of(report, step, pair, metric) for step in report.steps], dtype=np.float64)
+    return np.array([_figure_of(step, pair, metric) for step in report.steps], dtype=np.float64)
 
 
 def _lines(axes: Axes, report: Report, metric: str, name: str) -> None:
@@ -93,7 +93,7 @@ def _lines(axes: Axes, report: Report, metric: str, name: str) -> None:
     ends = (float(positive.min()), float(positive.max())) if len(positive) else (1e-3, 1.0)
     span = (ends[0] / 1.5, ends[1] * 1.5)
     steps = np.array([step.step for step in report.steps], dtype=np.float64)
-    draw_over_steps(axes, Panel(name, tracks, span, None, log="log"), steps)
+    draw_over_steps(axes, Panel(name, tracks, span, None, log="log"), steps, room=0.03)
     axes.set_xlabel("training step")
 
 

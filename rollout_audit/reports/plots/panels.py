@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,12 +25,15 @@ from rollout_audit.reports.plots.style import (
 from rollout_audit.reports.plots.wording import counted, power, ratio, short
 from rollout_audit.reports.plots.zones import Zone, paint_zones, zones
 
-__all__ = ["Panel", "Track", "draw_over_steps", "draw_single", "finite"]
+__all__ = ["Panel", "Track", "draw_over_steps", "draw_single", "finite", "running_median"]
 
 Array = NDArray[np.float64]
 Scale = Literal["linear", "log", "symlog"]
 
 MARKERS_UP_TO = 40
+"""Steps; beyond, lines turn pale under their running median"""
+ROOM = 0.27
+"""Share of the axis kept free on the right for the names of the limits"""
 WIDE = 30.0
 """A linear panel whose data reach further turns logarithmic around zero"""
 
@@ -95,10 +98,12 @@ def finite(values: Array) -> Array:
     return values[np.isfinite(values)]
 
 
-def draw_over_steps(axes: Axes, panel: Panel, steps: Array, refreshes: Sequence[float] = ()) -> None:
+def draw_over_steps(
+    axes: Axes, panel: Panel, steps: Array, refreshes: Sequence[float] = (), *, room: float = ROOM
+) -> None:
     """Lines over steps with limits, gaps left open and the worst step named."""
     heading(axes, panel.name, [(_key(track), track.colour) for track in panel.tracks if track.label])
-    axes.set_xlim(*_padded(steps))
+    axes.set_xlim(*_padded(steps, room))
     integer_ticks(axes, float(steps[0]), float(steps[-1]))
     if not len(panel.shown):
         _nothing(axes, panel)
@@ -108,7 +113,7 @@ def draw_over_steps(axes: Axes, panel: Panel, steps: Array, refreshes: Sequence[
         axes.axvline(at, color=GREY, lw=0.9, ls=(0, (2, 2)), zorder=0.8)
     paint_zones(axes, panel.zones, "y")
     for track in panel.tracks:
-        axes.plot(steps, track.values, **_line(track, len(steps)))
+        _draw_track(axes, track, steps)
     _name_worst(axes, panel, steps)
     _mention_gaps(axes, panel)
 
@@ -117,24 +122,47 @@ def _key(track: Track) -> str:
     return f"{'○' if track.dashed == 'dashed' else '●'} {track.label}"
 
 
-def _line(track: Track, points: int) -> dict[str, object]:
-    many = points > MARKERS_UP_TO
+def _draw_track(axes: Axes, track: Track, steps: Array) -> None:
+    """A line with its points; of many steps a pale line under its running median."""
+    style = _line(track)
+    if len(steps) <= MARKERS_UP_TO:
+        axes.plot(steps, track.values, **style)
+        return
+    plain = {"marker": None, "ls": "-", "lw": 0.8, "alpha": 0.3}
+    axes.plot(steps, track.values, **(style | plain))
+    median = {"marker": None, "label": f"running median of {style['label']}"}
+    axes.plot(steps, running_median(track.values), **(style | median))
+
+
+def running_median(values: Array) -> Array:
+    """Over a fiftieth of the steps around each, missing ones left out; NaN where all are missing."""
+    reach = max(2, len(values) // 100)
+    padded = np.pad(values, reach, constant_values=np.nan)
+    windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1), axis=1)
+    there = np.isfinite(windows).sum(axis=1)
+    row = np.arange(len(values))
+    middle = (windows[row, np.maximum(there - 1, 0) // 2] + windows[row, there // 2]) / 2
+    medians: Array = np.where(there > 0, middle, np.nan)
+    return medians
+
+
+def _line(track: Track) -> dict[str, Any]:
+    dashed = track.dashed == "dashed"
     return {
         "color": track.colour,
-        "lw": 1.0 if many else 1.8,
-        "ls": (0, (4, 2)) if track.dashed == "dashed" else "-",
-        "marker": None if many else "o",
-        "ms": 6.5 if track.dashed == "dashed" else 4.5,
-        "mfc": "white" if track.dashed == "dashed" else track.colour,
-        "zorder": 3 if track.dashed == "dashed" else 3.5,
+        "lw": 1.8,
+        "ls": (0, (4, 2)) if dashed else "-",
+        "marker": "o",
+        "ms": 6.5 if dashed else 4.5,
+        "mfc": "white" if dashed else track.colour,
+        "zorder": 3 if dashed else 3.5,
         "label": track.label or track.metric,
     }
 
 
-def _padded(steps: Array) -> tuple[float, float]:
-    """Room on the right for the names of the limits."""
+def _padded(steps: Array, room: float) -> tuple[float, float]:
     width = float(steps[-1] - steps[0]) or 1.0
-    return float(steps[0] - 0.03 * width), float(steps[-1] + 0.27 * width)
+    return float(steps[0] - 0.03 * width), float(steps[-1] + room * width)
 
 
 def _nothing(axes: Axes, panel: Panel) -> None:
@@ -206,7 +234,7 @@ def draw_single(axes: Axes, panel: Panel) -> None:
     axes.axhline(0, color=RULE, lw=1, zorder=0.6)
     paint_zones(axes, panel.zones, "x")
     for track in panel.tracks:
-        line = _line(track, 1) | {"ms": 11 if track.dashed == "dashed" else 8, "clip_on": False}
+        line = _line(track) | {"ms": 11 if track.dashed == "dashed" else 8, "clip_on": False}
         axes.plot(track.values, np.zeros(1), **line)
     _write_value(axes, panel)
 

@@ -41,13 +41,13 @@ def draw(report: Report) -> Figure | None:
     corrections = in_order(report.corrections)
     places = _places(corrections)
     figure = new_figure(ROW_HEIGHT * (places[-1] + 2) + 0.9, _finding(corrections), _subtitle(report))
-    panels = figure.subplots(1, 3, sharey=True, width_ratios=[1.35, 1, 1])
+    panels = figure.subplots(1, 3, sharey=True, width_ratios=[1.4, 1, 1])
     _names(panels[0], report, corrections, places)
     for axes in panels:
         _background(axes, report, corrections, places)
     _ess(panels[0], corrections, places)
     _removed(panels[1], corrections, places, "masked_fraction", "Tokens masked")
-    _removed(panels[2], corrections, places, "seq_masked_fraction", "Sequences masked whole")
+    _removed(panels[2], corrections, places, "seq_masked_fraction", "Sequences masked")
     return figure
 
 
@@ -87,9 +87,10 @@ def _finding(corrections: Sequence[CorrectionReport]) -> str:
 
 def _subtitle(report: Report) -> str:
     return (
-        f"{counted(report.counts.valid_tokens, 'valid token')} in {counted(report.counts.scored_sequences, 'sequence')}, all "
-        "steps as one batch. Thin lines lead from raw weights to kept ones: a cap hides what lies to the left. "
-        "Shaded: past a health limit. A coloured name: some limit is broken, those not drawn here included."
+        f"{counted(report.counts.valid_tokens, 'valid token')} in "
+        f"{counted(report.counts.scored_sequences, 'sequence')}, all steps as one batch. "
+        "Thin lines lead from the raw weights to those applied. Shaded: past a health limit. "
+        "A coloured name breaks a limit, of weights too. Bold: the reference."
     )
 
 
@@ -99,12 +100,10 @@ def _names(axes: Axes, report: Report, corrections: Sequence[CorrectionReport], 
     for tick, correction in zip(axes.get_yticklabels(), corrections, strict=True):
         tick.set_color(ZONE_INK.get(correction.status, INK))
         if correction.name == report.settings.reference:
-            tick.set_weight("bold")
+            tick.set_fontweight("bold")
 
 
-def _background(
-    axes: Axes, report: Report, corrections: Sequence[CorrectionReport], places: Sequence[float]
-) -> None:
+def _background(axes: Axes, report: Report, corrections: Sequence[CorrectionReport], places: Sequence[float]) -> None:
     axes.set_xlim(-0.03, 1.08)
     axes.xaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
     axes.grid(visible=False, axis="y")
@@ -116,9 +115,9 @@ def _background(
 
 
 def _ess(axes: Axes, corrections: Sequence[CorrectionReport], places: Sequence[float]) -> None:
-    heading(axes, "Effective sample size", [("● tokens", INK), ("◇ sequences", PURPLE)])
+    heading(axes, "ess", [("● of tokens", INK), ("◇ of sequences", PURPLE)])
     paint_zones(axes, zones("ess"), "x")
-    axes.set_xlabel("share of the batch")
+    axes.set_xlabel("effective sample size, share")
     for place, correction in zip(places, corrections, strict=True):
         _dumbbell(axes, correction, place + 0.17, "ess_seq", PURPLE, "D")
         _dumbbell(axes, correction, place - 0.1, "ess", COLOURS[correction.mode], "o")
@@ -129,9 +128,7 @@ def _ess(axes: Axes, corrections: Sequence[CorrectionReport], places: Sequence[f
         _group(axes, mode, start, corrections)
 
 
-def _dumbbell(
-    axes: Axes, correction: CorrectionReport, place: float, metric: str, colour: str, marker: str
-) -> None:
+def _dumbbell(axes: Axes, correction: CorrectionReport, place: float, metric: str, colour: str, marker: str) -> None:
     """A mark at the kept value, and a thin line from the raw one."""
     raw, kept = correction.stages.raw.get(metric), correction.stages.kept.get(metric)
     if kept is None:
@@ -166,18 +163,18 @@ def _removed(
     values = [c.stages.kept.get(metric) for c in corrections]
     shares = np.array([0.0 if v is None else v for v in values])
     axes.barh(places, shares, height=0.62, color=[COLOURS[c.mode] for c in corrections], zorder=2)
-    for place, value in zip(places, values, strict=True):
-        _value(axes, place, value)
+    for place, value, correction in zip(places, values, corrections, strict=True):
+        _value(axes, place, value, "white" if correction.mode == "decoupled" else INK)
 
 
 def _as_percent(share: float, _: object) -> str:
     return f"{100 * share:.0f}%"
 
 
-def _value(axes: Axes, place: float, value: float | int | None) -> None:
+def _value(axes: Axes, place: float, value: float | int | None, on_bar: str) -> None:
     inside = value is not None and value > 0.8
     axes.annotate(
         "n/a" if value is None else percent(value), (value or 0.0, place), xytext=(-4 if inside else 4, 0),
         textcoords="offset points", ha="right" if inside else "left", va="center_baseline", fontsize=SMALL,
-        color=GREY if not value else INK, path_effects=HALO, zorder=4,
+        color=on_bar if inside else INK if value else GREY, path_effects=None if inside else HALO, zorder=4,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,9 @@ def draw(report: Report) -> Figure | None:
         _column(grid[:, column], profile)
     for axes, label in zip(grid[:, 0], ("|d|, nats", "mean k3, nats", "tokens"), strict=True):
         axes.set_ylabel(label)
+    grid[0, 0].set_ylim(bottom=0)
+    _widen(grid[1, 0])
+    grid[2, 0].set_ylim(bottom=0.7)
     return figure
 
 
@@ -119,8 +123,11 @@ def _finding(sample: TokenSample, found: Sequence[Profile]) -> str:
         return f"{EQUAL} at every position, length and probability"
     if len(d) < ENOUGH:
         return f"Too few tokens for a profile: {counted(len(d), 'token')}"
-    return _rare_tokens(found[2]) or _growth(found[0], "position") or _growth(found[1], "length") or (
-        "k3 shows no clear trend with position, length or probability"
+    return (
+        _rare_tokens(found[2])
+        or _growth(found[0], "position")
+        or _growth(found[1], "length")
+        or ("k3 shows no clear trend with position, length or probability")
     )
 
 
@@ -175,7 +182,6 @@ def _mean_abs(axes: Axes, profile: Profile, places: Array) -> None:
         places, (low + high) / 2, yerr=(high - low) / 2, fmt="none", ecolor=SKY, elinewidth=9, alpha=0.45, zorder=2
     )
     _line(axes, profile, profile.mean_abs, places, BLUE)
-    axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(FuncFormatter(power))
 
@@ -192,12 +198,20 @@ def _mean_k3(axes: Axes, profile: Profile, places: Array) -> None:
     positive = np.where(k3 > 0, k3, np.nan)
     if not np.isfinite(positive).any():
         note(axes, "0 in every bin")
+        axes.set_yticks([])
         return
     log_axis(axes, "y")
     _line(axes, profile, positive, places, ORANGE)
 
 
+def _widen(axes: Axes) -> None:
+    """At least a factor of four in view, so that small differences look small."""
+    low, high = axes.get_ylim()
+    if axes.get_yscale() == "log" and high < 4 * low:
+        middle = math.sqrt(low * high)
+        axes.set_ylim(middle / 2, middle * 2)
+
+
 def _counts(axes: Axes, profile: Profile, places: Array) -> None:
     axes.bar(places, profile.counts, width=0.7, color=GREY, zorder=2)
     log_axis(axes, "y")
-    axes.set_ylim(bottom=0.7)

@@ -83,7 +83,7 @@ class Responses:
         length = np.asarray(columns["valid_tokens"], dtype=np.int64)
         scored = np.flatnonzero(length > 0)
         total = np.asarray(columns["sum_d"], dtype=np.float64)[scored]
-        uids = [str(columns["uid"][i]) for i in scored]
+        uids = [str(columns["uid"][int(i)]) for i in scored]
         return cls(uids, np.asarray(columns["step"], dtype=np.int64)[scored], length[scored], -total / length[scored])
 
     @cached_property
@@ -112,8 +112,10 @@ class Responses:
 
     @cached_property
     def worst(self) -> Integers:
-        order: Integers = np.argsort(-np.abs(self.log_ratio), kind="stable")[:NAMED]
-        return order[self.log_ratio[order] != 0]
+        """The farthest responses outside the limits; one where none is outside."""
+        order: Integers = np.argsort(-np.abs(self.log_ratio), kind="stable")[: min(NAMED, max(1, self.outside))]
+        found: Integers = order[self.log_ratio[order] != 0]
+        return found
 
     @cached_property
     def thinned(self) -> slice:
@@ -144,9 +146,10 @@ def _subtitle(found: Responses, report: Report) -> str:
     clipped = f" {counted(beyond, 'response')} beyond 1/20–20 drawn at the edge." if beyond else ""
     every = found.thinned.step
     thinned = f" Every {every}th point drawn." if every > 1 else ""
+    mean = short(report.overall.get("ppl_ratio"), 4)
     return (
-        f"Perplexity of the trainer over that of the sampler, {counted(len(found.log_ratio), 'response')}. Shaded: outside "
-        f"the limits of the mean ratio, which is {short(report.overall.get('ppl_ratio'), 4)} here.{clipped}{thinned}"
+        f"Perplexity of the trainer over that of the sampler, {counted(len(found.log_ratio), 'response')}. Shaded: "
+        f"outside the limits of the mean ratio, which is {mean} here.{clipped}{thinned}"
     )
 
 
@@ -184,16 +187,7 @@ def _by_length(axes: Axes, found: Responses) -> None:
     log_axis(axes, "x")
     low, high = int(found.length.min()), int(found.length.max())
     axes.set_xlim(low / 1.25 if high > low else low / 3, high * 1.25 if high > low else high * 3)
-    if high / low < 20:
-        _few_ticks(axes, low, high)
     _points(axes, found, found.length.astype(np.float64))
-
-
-def _few_ticks(axes: Axes, low: int, high: int) -> None:
-    """Ticks in 1, 2, 5 steps where the axis holds no two powers of ten."""
-    places = [m * 10**e for e in range(9) for m in (1, 2, 5)]
-    shown = [x for x in places if low / 1.25 <= x <= high * 1.25]
-    axes.xaxis.set_major_locator(FixedLocator(shown if len(shown) > 1 else sorted({low, high})))
 
 
 def _by_step(axes: Axes, found: Responses) -> None:
@@ -220,6 +214,7 @@ def _distribution(axes: Axes, found: Responses) -> None:
     axes.stairs(counts, edges, orientation="horizontal", color=BLUE, lw=0.9, zorder=2.1)
     axes.set_xlim(0, max(1.0, float(counts.max())) * 1.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(power))
     axes.set_xlabel("responses")
     axes.axhline(1, color=INK, lw=0.8, zorder=3)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report, StepReport
 from rollout_audit.reports.plots.evidence import pictures_of
-from rollout_audit.reports.plots.panels import Panel, Track, draw_over_steps, draw_single, finite
+from rollout_audit.reports.plots.panels import MARKERS_UP_TO, Panel, Track, draw_over_steps, draw_single, finite
 from rollout_audit.reports.plots.stories import limit_story, step_story
 from rollout_audit.reports.plots.style import BLUE, GREEN, ORANGE, PURPLE, RED, new_figure
 from rollout_audit.reports.plots.wording import counted, plain
@@ -95,8 +96,8 @@ def _panels(steps: _Steps) -> Iterator[Panel]:
     yield Panel("Perplexity ratio, π / μ", (ppl,), (0.925, 1.075), 1.0, gap=steps.gap("ppl_ratio"))
     yield from _weight_panels(steps)
     chi2 = steps.mismatch("chi2_token")
-    log = "log" if len(finite(chi2)) and (finite(chi2) > 0).all() else "linear"
-    low = float(min(finite(chi2), default=0.0)) if log == "log" else 0.0
+    log: Literal["log", "linear"] = "log" if len(finite(chi2)) and (finite(chi2) > 0).all() else "linear"
+    low = float(min(0.1, *finite(chi2))) if log == "log" else 0.0
     yield Panel(
         "χ² of token ratios", (Track("", "chi2_token", chi2, BLUE),), (low, 6.0 if log == "log" else 1.6),
         log=log, gap=steps.gap("chi2_token"),
@@ -147,9 +148,10 @@ def _small_multiples(steps: _Steps) -> Figure:
 def _subtitle(steps: _Steps) -> str:
     report = steps.report
     refreshed = " Dotted lines: the sampler was refreshed." if steps.refreshes else ""
+    many = " Bold: running median." if len(report.steps) > MARKERS_UP_TO else ""
     return (
-        f"{counted(len(report.steps), 'step')}, {counted(report.counts.valid_tokens, 'valid token')}. Weights are those "
-        f"of {plain(report.settings.reference, 40)}. Shaded: past a health limit.{refreshed}"
+        f"{counted(len(report.steps), 'step')}, {counted(report.counts.valid_tokens, 'valid token')}. Weights are "
+        f"those of {plain(report.settings.reference, 40)}. Shaded: past a health limit.{refreshed}{many}"
     )
 
 
@@ -188,6 +190,6 @@ _SINGLE = {
 def _single_subtitle(report: Report) -> str:
     step = report.steps[0]
     return (
-        f"Step {step.step}: {counted(step.valid_tokens, 'valid token')} in {counted(step.sequences, 'sequence')}. Weights "
-        f"are those of {plain(report.settings.reference, 40)}. Yellow: past a warning limit; red: critical."
+        f"Step {step.step}: {counted(step.valid_tokens, 'valid token')} in {counted(step.sequences, 'sequence')}. "
+        f"Weights are those of {plain(report.settings.reference, 40)}. Yellow: past a warning limit; red: critical."
     )

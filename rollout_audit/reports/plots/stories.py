@@ -16,6 +16,8 @@ __all__ = ["EQUAL", "limit_story", "rank_correlation", "step_story"]
 Array = NDArray[np.float64]
 
 EQUAL = "The two policies agree bit for bit"
+NO_BREAK = "\u00a0"
+"""A space at which a title is not wrapped"""
 CLEAR_CORRELATION = 0.6
 CLEAR_FACTOR = 1.5
 
@@ -47,7 +49,8 @@ def _age_story(k3: Array, ages: Array) -> str | None:
     first = _first_cycle(k3, ages)
     if first is not None:
         start, end, after = (short(x) for x in first)
-        return f"Mismatch grows with the sampler's age: k3 {start} → {end}, back to {after} after the refresh"
+        change = f"k3 {start} → {end}".replace(" ", NO_BREAK)
+        return f"Mismatch grows with the sampler's age: {change}, back to {after} after the refresh"
     return f"Mismatch grows with the sampler's age: median k3 {short(young)} when newest, {short(old)} when oldest"
 
 
@@ -88,7 +91,7 @@ def limit_story(values: Sequence[tuple[str, Sequence[float]]]) -> str:
     measured = [(metric, x) for metric, group in values for x in group if not np.isnan(x)]
     past = [(metric, x, zone) for metric, x in measured if (zone := worst_zone(metric, x)) is not None]
     broken = {metric: x for metric, x, zone in sorted(past, key=lambda p: p[2].severity == "critical")}
-    names = [f"{metric} {short(x)}" for metric, x in reversed(broken.items())]
+    names = [f"{metric}{NO_BREAK}{short(x)}" for metric, x in reversed(broken.items())]
     total = len({metric for metric, _ in measured})
     if not names:
         return f"All {total} figures are within their health limits" if total else "No figure could be computed"

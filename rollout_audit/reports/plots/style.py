@@ -5,24 +5,27 @@ Only `Figure` and the Agg canvas are used: no pyplot, no global state, no displa
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator, NullLocator
 
 from rollout_audit.reports.plots.wording import power
 
 __all__ = [
     "AMBER", "BLUE", "GREEN", "GREY", "HALO", "INK", "ORANGE", "PURPLE", "RED", "RULE", "SKY", "SMALL", "WIDTH",
-    "ZONES", "ZONE_INK", "heading", "integer_ticks", "log_axis", "look", "new_figure", "note", "save",
+    "ZONES", "ZONE_INK", "LogTicks", "heading", "integer_ticks", "log_axis", "look", "new_figure", "note", "save",
 ]  # fmt: skip
 
 # Okabe and Ito's colours, told apart by all common kinds of colour blindness
@@ -77,7 +80,7 @@ _TITLE_LINE, _SUBTITLE_LINE = 0.245, 0.18
 @contextmanager
 def look() -> Iterator[None]:
     """Matplotlib's defaults with our style on top, whatever a matplotlibrc says; the old settings come back after."""
-    defaults = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.split(".")[0] in _LOOKS}
+    defaults: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k.split(".")[0] in _LOOKS}
     with matplotlib.rc_context(defaults | _OWN):
         yield
 
@@ -90,7 +93,7 @@ def new_figure(height: float, title: str, subtitle: str) -> Figure:
         title: one sentence.
         subtitle: what is drawn, of how many.
     """
-    titles, subtitles = _balanced(title, _TITLE_WRAP), _balanced(subtitle, _SUBTITLE_WRAP)
+    titles, subtitles = _balanced(title, _TITLE_WRAP), textwrap.wrap(subtitle, _SUBTITLE_WRAP)
     head = 0.3 + _TITLE_LINE * len(titles) + _SUBTITLE_LINE * len(subtitles)
     total = height + head
     figure = Figure(figsize=(WIDTH, total), dpi=DPI)
@@ -116,14 +119,16 @@ def _write(figure: Figure, down: float, lines: Sequence[str], *, size: float, we
 def heading(axes: Axes, text: str, keys: Sequence[tuple[str, str]] = ()) -> None:
     """What a panel shows, and the key of its marks as coloured words beside it."""
     parts = [(text, INK, "bold"), *((label, colour, "normal") for label, colour in keys)]
-    areas = [TextArea(t, textprops={"color": c, "weight": w, "size": 9.5}) for t, c, w in parts if t]
+    areas: list[Artist] = [TextArea(t, textprops={"color": c, "weight": w, "size": 9.5}) for t, c, w in parts if t]
     row = HPacker(children=areas, pad=0, sep=9)
-    axes.add_artist(
-        AnchoredOffsetbox(
-            "lower left", child=row, pad=0, borderpad=0.25, frameon=False,
-            bbox_to_anchor=(0, 1), bbox_transform=axes.transAxes,
-        )
+    box = AnchoredOffsetbox(
+        "lower left", child=row, pad=0, borderpad=0.25, frameon=False,
+        bbox_to_anchor=(0, 1), bbox_transform=axes.transAxes,
     )  # fmt: skip
+    # A long heading must not squeeze its panel; a title of the same height keeps the room above it
+    box.set_in_layout(False)
+    axes.add_artist(box)
+    axes.set_title(" ", fontsize=9.5, pad=5)
 
 
 def note(axes: Axes, text: str) -> None:
@@ -131,13 +136,31 @@ def note(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY, path_effects=HALO)
 
 
-def log_axis(axes: Axes, which: str) -> None:
-    """A log scale whose ticks need no mathtext."""
+class LogTicks(Locator):
+    """Powers of ten; where few are in view also 2 and 5 times them, within one decade finer ones too."""
+
+    def __call__(self) -> Sequence[float]:
+        assert self.axis is not None
+        low, high = sorted(self.axis.get_view_interval())
+        return self.tick_values(low, high)
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        decades = range(math.floor(math.log10(vmin)), math.ceil(math.log10(vmax)) + 1)
+        span = math.log10(vmax / vmin)
+        if span > 2.5:
+            stride = -(-len(decades) // 7)
+            return [10.0**e for e in decades if e % stride == 0 and vmin <= 10.0**e <= vmax]
+        factors = (1, 2, 5) if span > 0.7 else (1, 1.5, 2, 3, 4, 5, 7)
+        return [x for e in decades for f in factors if vmin <= (x := f * 10.0**e) <= vmax]
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
+    """A log scale with few ticks that need no mathtext."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(numticks=7))
+    axis.set_major_locator(LogTicks())
     axis.set_major_formatter(FuncFormatter(power))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def integer_ticks(axes: Axes, first: float, last: float) -> None:
@@ -149,5 +172,7 @@ def integer_ticks(axes: Axes, first: float, last: float) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG that depends on nothing but the picture: two saves are equal byte for byte."""
+    # print_png lays out and draws once; savefig does both twice
     with look():
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.print_png(path, metadata={"Software": None})

@@ -71,7 +71,7 @@ def _label(axes: Axes, zone: Zone) -> None:
     edge = zone.low if upward else zone.high
     to_share = axes.transData + axes.transAxes.inverted()
     place = float(to_share.transform((axes.get_xlim()[0], edge))[1])
-    if _ROOM_FOR_LABEL < (1 - place if upward else place):
+    if (1 - place if upward else place) > _ROOM_FOR_LABEL:
         axes.text(
             0.995, place + (0.012 if upward else -0.012), zone.label, transform=axes.transAxes, ha="right",
             va="bottom" if upward else "top", fontsize=SMALL, color=ZONE_INK[zone.severity],

@@ -1,0 +1,42 @@
+"""Which correction the health rules look at: a preset, or what a trainer's own configuration says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from rollout_audit.errors import UsageError
+
+if TYPE_CHECKING:
+    from rollout_audit.corrections.presets import Preset
+
+__all__ = ["reference_correction"]
+
+
+def reference_correction(
+    preset: str | None, trainer: str | None, config: str | None
+) -> tuple[Literal["all"] | list[Preset], str | None]:
+    """The corrections of the report and the name of the reference among them.
+
+    Raises:
+        UsageError: --preset together with --config, or one of --trainer and --config without the other.
+        ConfigError: the trainer itself would refuse the configuration.
+    """
+    if trainer is None and config is None:
+        return "all", preset
+    if preset is not None:
+        raise UsageError("--preset and --config both name the reference correction; give one of them")
+    if trainer is None or config is None:
+        raise UsageError("--trainer and --config go together: whose keys, and which")
+    return _of_trainer(trainer, config)
+
+
+def _of_trainer(trainer: str, config: str) -> tuple[list[Preset], str]:
+    from rollout_audit.audit.selection import as_correction
+    from rollout_audit.corrections.presets import PRESETS, Preset
+
+    name = f"{trainer}-config"
+    correction = as_correction(config, trainer)
+    return [
+        *PRESETS.values(),
+        Preset(name, correction, f"{trainer}, --config", "The run's own configuration."),
+    ], name

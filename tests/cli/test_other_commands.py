@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rollout_audit.corrections.presets import PRESETS
+from rollout_audit.reports.catalogue import CATALOGUE
+
+
+def test_inspect_shows_files_fields_and_ranges(run, dump: Path) -> None:
+    result = run("inspect", dump)
+    assert result.code == 0
+    assert result.out.splitlines()[0] == "OK  No fault found."
+    for text in ("step_000001[red].parquet", "Fields of all files", "rollout_log_probs", "Values under mask 1"):
+        assert text in result.out
+
+
+def test_inspect_as_json_holds_everything(run, dump: Path) -> None:
+    tree = json.loads(run("inspect", dump, "--format", "json").out)
+    assert [file["rows"] for file in tree["files"]] == [16, 16, 16]
+    assert {r["field"] for r in tree["ranges"]} == {"rollout_log_probs", "old_log_probs", "log_probs"}
+    assert tree["findings"] == []
+
+
+def test_inspect_follows_a_map(run, dump: Path) -> None:
+    result = run("inspect", dump, "--map", "old_log_probs=log_probs", "--format", "json")
+    fields = {f["field"]: f["column"] for f in json.loads(result.out)["files"][0]["fields"]}
+    assert fields["old_log_probs"] == "log_probs"
+
+
+def test_metrics_is_one_flat_dictionary(run, dump: Path) -> None:
+    arguments = ("metrics", dump, "--trainer", "verl", "--config", "decoupled_seq_is_rs")
+    flat = json.loads(run(*arguments, "--format", "json").out)
+    assert all(name.startswith("rollout_corr/") for name in flat)
+    assert json.loads(run(*arguments, "--format", "jsonl").out) == flat
+    rows = list(csv.DictReader(io.StringIO(run(*arguments, "--format", "csv").out)))
+    assert [row["metric"] for row in rows] == list(flat)
+    assert run(*arguments).out.startswith("verl, whole dump as one batch\n")
+
+
+def test_metrics_per_step(run, dump: Path) -> None:
+    arguments = ("metrics", dump, "--trainer", "verl", "--config", '{"rollout_is": "token"}', "--per-step")
+    by_step = json.loads(run(*arguments, "--format", "json").out)
+    assert list(by_step) == ["0", "1", "2"]
+    lines = [json.loads(line) for line in run(*arguments, "--format", "jsonl").out.splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert "step 2" in run(*arguments).out
+
+
+def test_metrics_refuses_what_the_trainer_refuses(run, dump: Path) -> None:
+    result = run("metrics", dump, "--trainer", "verl", "--config", '{"rollout_is": "tokens"}')
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: rollout_is = 'tokens'")
+
+
+def test_presets_lists_all_of_them(run) -> None:
+    text = run("presets").out
+    assert all(f"\n{name} " in text for name in PRESETS)
+    assert [p["name"] for p in json.loads(run("presets", "--format", "json").out)] == list(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_configuration_to_paste_reads_as_the_preset(name: str, run) -> None:
+    text = run("presets", name).out
+    pasted = yaml.safe_load(text[text.index("algorithm:") :])
+    assert pasted == {"algorithm": {"rollout_correction": dict(PRESETS[name].config)}}
+
+
+def test_effective_intervals_are_shown(run) -> None:
+    assert "geometric ratio of the sequence in [0.999001, 1.001]" in run("presets", "decoupled_geo_rs").out
+
+
+def test_explain_gives_formula_range_direction_limits_and_source(run) -> None:
+    text = run("explain", "kl_k3").out
+    for words in ("mean expm1(d) − d", "[0, ∞)", "higher", "critical above 0.1", "warn above 0.01", "Schulman"):
+        assert words in text
+    assert run("explain", "decoupled_seq_is:ess_seq").out.startswith("ess_seq\n")
+
+
+def test_explain_lists_all_metrics(run) -> None:
+    assert [m["name"] for m in json.loads(run("explain", "--format", "json").out)] == list(CATALOGUE)
+
+
+def test_doctor_names_versions_and_formats(run) -> None:
+    facts = {f["subject"]: f["value"] for f in json.loads(run("doctor", "--format", "json").out)}
+    assert facts["formats"] == "parquet, safetensors"
+    assert {"python", "torch", "pyarrow", "workers", "temporary folder"} <= set(facts)
+
+
+@pytest.mark.parametrize("command", [["presets"], ["explain"], ["explain", "ess"], ["presets", "seq_rs"]])
+def test_every_listing_speaks_every_format(command: list[str], run) -> None:
+    for style in ("table", "plain", "json", "jsonl", "csv", "markdown"):
+        result = run(*command, "--format", style)
+        assert result.code == 0
+        assert result.out
+        assert result.err == ""

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "matplotlib", "pyarrow", "polars", "numpy", "rich"}
+PROBE = """
+import sys
+from rollout_audit.__main__ import main
+code = main({arguments!r})
+print(code, *sorted(set({heavy!r}) & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("argument", ["--help", "-h", "--version", "-V"])
+def test_answers_without_loading_anything_heavy(argument: str) -> None:
+    code = PROBE.format(arguments=[argument], heavy=sorted(HEAVY))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stderr.strip() == "0"
+    assert result.stdout
+
+
+@pytest.mark.parametrize("command", ["analyze", "metrics", "inspect", "presets", "explain", "schema", "doctor"])
+def test_help_of_a_command_is_light_and_begins_with_a_verb(command: str) -> None:
+    code = PROBE.format(arguments=[command, "--help"], heavy=sorted(HEAVY))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stderr.strip() == "0"
+    first = result.stdout.split("\n\n")[1].strip()
+    assert first.split()[0] in {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check"}
+
+
+def test_help_states_commands_and_exit_codes(run) -> None:
+    text = run("--help").out
+    for word in ("analyze", "metrics", "inspect", "presets", "explain", "schema", "doctor", "Exit codes", "130"):
+        assert word in text
+    assert "..." not in text.split("Commands:")[1].split("Exit codes")[0]
+
+
+def test_version_is_that_of_the_package(run) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert run("--version").out == f"rollout-audit {project['version']}\n"
+
+
+def test_defaults_and_variables_stand_in_the_help(run) -> None:
+    text = " ".join(run("analyze", "--help").out.split())
+    assert "default: ./rollout-audit-report" in text
+    assert "ROLLOUT_AUDIT_OUT" in text
+    assert "--fail-on critical" in text

@@ -1,0 +1,300 @@
+"""What the figures draw, read off their artists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rollout_audit.audit.report import Report
+from rollout_audit.reports.plots import FIGURES
+from rollout_audit.reports.plots.log_ratio import THRESHOLDS, Distribution, rebinned
+from rollout_audit.reports.plots.profiles import profiles
+from rollout_audit.reports.plots.sequences import Responses
+from rollout_audit.reports.plots.wording import TITLE_LENGTH
+from rollout_audit.reports.plots.zones import zones
+from tests.reports.plots.conftest import report_of, rewritten
+
+Audited = Callable[[str], Report]
+
+
+def drawn(name: str, report: Report) -> Figure:
+    figure = FIGURES[name](report)
+    assert figure is not None
+    return figure
+
+
+def title(figure: Figure) -> str:
+    return figure.texts[0].get_text().replace("\n", " ").replace("\u00a0", " ")
+
+
+def subtitle(figure: Figure) -> str:
+    return figure.texts[1].get_text().replace("\n", " ")
+
+
+def words(axes: Axes) -> str:
+    return " | ".join(text.get_text() for text in axes.texts)
+
+
+def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    """label → x and y of the labelled lines."""
+    labelled = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+    return {
+        str(x.get_label()): (np.asarray(x.get_xdata()).tolist(), np.asarray(x.get_ydata()).tolist()) for x in labelled
+    }
+
+
+def limit_lines(axes: Axes) -> list[float]:
+    """Height of the horizontal lines that have no label: the limits."""
+    flat = [np.asarray(line.get_ydata()) for line in axes.lines if str(line.get_label()).startswith("_")]
+    return [float(y[0]) for y in flat if len(y) == 2 and y[0] == y[1]]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_draws_every_edge_case_and_states_one_finding(name: str, edge_report: Report) -> None:
+    figure = FIGURES[name](edge_report)
+    if name == "pairs":
+        assert figure is None
+        return
+    assert figure is not None
+    assert 10 < len(title(figure)) <= TITLE_LENGTH
+    assert "nan" not in (title(figure) + subtitle(figure)).split()
+    assert 1200 <= figure.get_figwidth() * figure.dpi <= 1500
+    figure.draw_without_rendering()
+
+
+class TestSteps:
+    def test_lines_hold_the_metrics_of_the_steps(self, ageing: Report) -> None:
+        panel = drawn("steps", ageing).axes[0]
+        assert lines(panel)["k3"] == ([0, 1, 2, 3, 4, 5], [s.metrics["kl_k3"] for s in ageing.steps])
+        assert lines(panel)["|k1|"][1] == [abs(s.metrics["kl_k1"] or 0) for s in ageing.steps]
+
+    def test_raw_and_kept_ess_stand_side_by_side(self, ageing: Report) -> None:
+        ess = lines(drawn("steps", ageing).axes[2])
+        kept = [s.corrections["decoupled_token_is"].kept["ess"] for s in ageing.steps]
+        raw = [
+            row["value"]
+            for row in ageing.pictures.steps
+            if (row["subject"], row["stage"], row["metric"]) == ("decoupled_token_is", "raw", "ess")
+        ]
+        assert ess["kept"][1] == kept
+        assert ess["raw"][1] == raw
+
+    def test_every_limit_of_a_metric_is_drawn_and_named(self, ageing: Report) -> None:
+        panels = drawn("steps", ageing).axes
+        metrics = ("kl_k3", "ppl_ratio", "ess", "weight_mean", "masked_fraction", "veto_fraction", "chi2_token")
+        for panel, metric in zip(panels, metrics, strict=False):
+            expected = [z.low if math.isfinite(z.low) else z.high for z in zones(metric)]
+            assert limit_lines(panel) == pytest.approx(expected)
+            assert all(z.label in words(panel) for z in zones(metric))
+
+    def test_the_title_tells_of_age_and_refresh(self, ageing: Report) -> None:
+        k3 = [f"{s.metrics['kl_k3'] or 0:.2g}" for s in ageing.steps]
+        figure = drawn("steps", ageing)
+        assert title(figure) == (
+            f"Mismatch grows with the sampler's age: k3 {k3[0]} → {k3[2]}, back to {k3[3]} after the refresh"
+        )
+        assert "Dotted lines: the sampler was refreshed" in subtitle(figure)
+        assert lines(figure.axes[7])["policy_age"][1] == [0, 2, 4, 0, 2, 4]
+
+    def test_no_word_of_age_where_it_does_not_explain_k3(self, ageing: Report) -> None:
+        flat = [s.model_copy(update={"policy_age": 1.0}) for s in ageing.steps]
+        assert "age" not in title(drawn("steps", rewritten(ageing, steps=flat)))
+        turned = [s.model_copy(update={"policy_age": 4 - (s.policy_age or 0)}) for s in ageing.steps]
+        assert "age" not in title(drawn("steps", rewritten(ageing, steps=turned)))
+
+    def test_missing_values_are_gaps_with_a_reason(self, ageing: Report) -> None:
+        steps = [
+            s.model_copy(update={"metrics": {**s.metrics, "kl_k3": None}}) if s.step == 2 else s for s in ageing.steps
+        ]
+        panel = drawn("steps", rewritten(ageing, steps=steps)).axes[0]
+        assert math.isnan(lines(panel)["k3"][1][2])
+        assert "at 1 step" in words(panel)
+
+    def test_nothing_kept_is_said(self, audited: Audited) -> None:
+        report = audited("all_rejected")
+        reference = report.settings.model_copy(update={"reference": "decoupled_geo_rs"})
+        panels = drawn("steps", rewritten(report, settings=reference)).axes
+        assert any("no token kept" in words(panel) for panel in panels)
+
+    def test_one_step_is_a_row_of_gauges(self, audited: Audited) -> None:
+        report = audited("stale_policy")
+        gauges = drawn("steps", report).axes
+        assert len(gauges) == 8
+        assert lines(gauges[0])["kl_k3"][0] == [report.steps[0].metrics["kl_k3"]]
+        assert title(drawn("steps", report)).startswith("2 of 8 figures past a health limit")
+
+    def test_many_steps_get_a_running_median(self, ageing: Report) -> None:
+        steps = [ageing.steps[i % 6].model_copy(update={"step": i}) for i in range(1000)]
+        figure = drawn("steps", rewritten(ageing, steps=steps))
+        assert len(lines(figure.axes[0])["running median of k3"][0]) == 1000
+        assert "Bold: running median" in subtitle(figure)
+
+    def test_a_report_without_steps_has_no_picture(self, ageing: Report) -> None:
+        assert FIGURES["steps"](rewritten(ageing, steps=[])) is None
+
+
+class TestLogRatio:
+    def test_rebinning_loses_no_token_and_puts_each_in_its_bin(self, ageing: Report) -> None:
+        sample = ageing.pictures.sample.log_ratio
+        edges = (np.arange(-80, 82) - 0.5) * 0.05
+        binned = rebinned(ageing.pictures.histogram, edges)
+        exact, _ = np.histogram(sample, bins=edges)
+        assert binned.sum() == pytest.approx(ageing.counts.valid_tokens)
+        # A narrow cell may lie across the edge of a bin
+        assert np.abs(binned - exact).max() <= 0.03 * exact.max()
+
+    def test_shares_beyond_thresholds_are_exact(self, audited: Audited) -> None:
+        report = audited("stale_policy")
+        found, d = Distribution(report.pictures.histogram), report.pictures.sample.log_ratio
+        assert found.below(0.5) == pytest.approx((d < math.log(0.5)).mean())
+        assert found.above(2.0) == pytest.approx((d > math.log(2.0)).mean())
+        assert found.outside(0.9, 1.1) == pytest.approx(1 - (report.overall["within_10pct"] or 0))
+
+    def test_thresholds_and_log_counts(self, audited: Audited) -> None:
+        axes = drawn("log_ratio", audited("catastrophic_tokens")).axes[0]
+        upright = [float(np.asarray(x.get_xdata())[0]) for x in axes.lines]
+        wanted = [math.log(r) for lower, upper, _ in THRESHOLDS for r in (lower, upper) if r is not None]
+        assert sorted(upright) == pytest.approx(sorted(wanted))
+        assert axes.get_yscale() == "log"
+        assert "(veto)" in words(axes)
+
+    def test_tokens_off_the_axis_are_counted(self, audited: Audited) -> None:
+        report = audited("beyond_safety_bound")
+        figure = drawn("log_ratio", report)
+        low, high = figure.axes[0].get_xlim()
+        d = report.pictures.sample.log_ratio
+        assert f"{((d < low) | (d > high)).sum()} tokens beyond" in subtitle(figure)
+
+    def test_equal_policies(self, audited: Audited) -> None:
+        assert title(drawn("log_ratio", audited("identical"))).startswith("The two policies agree bit for bit")
+
+
+class TestDensity:
+    def test_cells_hold_every_token(self, ageing: Report) -> None:
+        figure = drawn("density", ageing)
+        probability, log_prob = (axes.collections[0].get_array() for axes in figure.axes[:2])
+        assert probability is not None
+        assert probability.sum() == ageing.counts.valid_tokens
+        assert log_prob is not None
+        assert ageing.counts.valid_tokens - log_prob.sum() <= 0.001 * ageing.counts.valid_tokens + 1
+
+    def test_masked_placeholders_do_not_stretch_the_axes(self, audited: Audited) -> None:
+        axes = drawn("density", audited("fully_masked_rows")).axes[1]
+        assert axes.get_xlim()[0] >= -40
+
+    def test_lopsided_ratios_are_the_finding(self, audited: Audited) -> None:
+        higher = (audited("all_rejected").pictures.sample.log_ratio < 0).mean()
+        assert higher > 0.65
+        assert "less likely than the sampler did" in title(drawn("density", audited("all_rejected")))
+
+
+class TestPresets:
+    def test_every_preset_has_its_whole_name_and_values(self, ageing: Report) -> None:
+        ess, tokens, sequences = drawn("presets", ageing).axes
+        names = [t.get_text() for t in ess.get_yticklabels()]
+        assert sorted(names) == sorted(c.name for c in ageing.corrections)
+        by_name = {c.name: c.stages.kept for c in ageing.corrections}
+        assert [p.get_width() for p in tokens.patches if p.get_height() == 0.62] == [
+            by_name[n]["masked_fraction"] for n in names
+        ]
+        assert [p.get_width() for p in sequences.patches if p.get_height() == 0.62] == [
+            by_name[n]["seq_masked_fraction"] for n in names
+        ]
+        marks = lines(ess)
+        assert marks["decoupled_token_is ess"][0] == [by_name["decoupled_token_is"]["ess"]]
+        assert marks["decoupled_seq_is ess_seq"][0] == [by_name["decoupled_seq_is"]["ess_seq"]]
+
+    def test_modes_apart_and_reference_in_bold(self, ageing: Report) -> None:
+        axes = drawn("presets", ageing).axes[0]
+        names = [t.get_text() for t in axes.get_yticklabels()]
+        first_bypass = next(i for i, n in enumerate(names) if n.startswith("bypass"))
+        assert all(n.startswith("bypass") for n in names[first_bypass:])
+        assert [t.get_text() for t in axes.get_yticklabels() if t.get_fontweight() == "bold"] == ["decoupled_token_is"]
+
+    def test_a_preset_that_keeps_nothing_says_so(self, audited: Audited) -> None:
+        assert "no token kept" in words(drawn("presets", audited("all_rejected")).axes[0])
+
+
+class TestProfiles:
+    def test_means_and_counts_per_bin(self, ageing: Report) -> None:
+        sample = ageing.pictures.sample
+        by_position, by_length, by_probability = profiles(sample)
+        first = sample.positions < 7
+        assert by_position.labels[0] == "1–\n7"
+        assert by_position.counts[0] == first.sum()
+        assert by_position.mean_abs[0] == pytest.approx(np.abs(sample.log_ratio[first]).mean())
+        likely = sample.rollout_log_probs >= -2.3
+        assert by_probability.counts[0] == likely.sum()
+        assert by_length.counts.sum() == len(sample.positions)
+        k3 = np.expm1(sample.log_ratio) - sample.log_ratio
+        assert by_probability.mean_k3[0] == pytest.approx(k3[likely].mean())
+
+    def test_all_columns_share_the_scale_of_their_row(self, ageing: Report) -> None:
+        axes = drawn("profiles", ageing).axes
+        assert axes[0].get_ylim() == axes[2].get_ylim()
+        tallest = max(p.mean_abs.max() for p in profiles(ageing.pictures.sample))
+        assert axes[0].get_ylim()[1] >= tallest
+
+
+class TestSequences:
+    def test_ratio_of_each_response(self, ageing: Report) -> None:
+        found = Responses.of(ageing.pictures.sequences)
+        assert np.exp(found.log_ratio).mean() == pytest.approx(ageing.overall["ppl_ratio"])
+        points = drawn("sequences", ageing).axes[0].collections[0].get_offsets()
+        assert np.asarray(points)[:, 1] == pytest.approx(np.exp(found.log_ratio))
+
+    def test_limits_are_drawn(self, ageing: Report) -> None:
+        for axes in drawn("sequences", ageing).axes:
+            assert {0.95, 1.05} <= set(limit_lines(axes))
+
+    def test_names_with_markup_and_foreign_glyphs_are_drawn_as_they_are(self, ageing: Report) -> None:
+        pictures = ageing.pictures
+        uids = [f"$\\frac{{{i}}}$ <b>日\n{i}" for i in range(len(pictures.sequences["uid"]))]
+        report = rewritten(ageing)
+        report._pictures = type(pictures)(
+            pictures.histogram, pictures.sample, {**pictures.sequences, "uid": uids}, pictures.steps
+        )
+        figure = drawn("sequences", report)
+        figure.draw_without_rendering()
+        assert "$\\frac{" in words(figure.axes[0])
+        assert "<b>□" in words(figure.axes[0])
+
+    def test_far_responses_are_drawn_at_the_edge_and_counted(self, audited: Audited) -> None:
+        report = audited("beyond_safety_bound")
+        figure = drawn("sequences", report)
+        far = int((np.abs(Responses.of(report.pictures.sequences).log_ratio) > math.log(20)).sum())
+        assert far > 0
+        assert f"{far} responses beyond 1/20–20 drawn at the edge" in subtitle(figure)
+
+    def test_rows_without_a_valid_token_are_left_out(self) -> None:
+        report = report_of("fully_masked_rows")
+        assert len(Responses.of(report.pictures.sequences).uid) == report.counts.scored_sequences
+
+
+class TestPairs:
+    def test_three_lines_a_panel(self, ageing: Report) -> None:
+        k3, diff = drawn("pairs", ageing).axes
+        assert lines(k3)["engine"][1] == [s.metrics["kl_k3"] for s in ageing.steps]
+        assert lines(k3)["policy update"][1] == [s.pairs["policy_update"]["kl_k3"] for s in ageing.steps]
+        assert lines(diff)["both"][1] == [s.pairs["total"]["log_prob_diff_abs_mean"] for s in ageing.steps]
+
+    def test_the_title_compares_pooled_k3(self, ageing: Report) -> None:
+        k3 = {p.name: p.metrics["kl_k3"] or 0 for p in ageing.pairs}
+        assert k3["engine"] > k3["policy_update"]
+        assert title(drawn("pairs", ageing)).startswith("Engine mismatch is")
+        assert f"{k3['engine']:.2g}" in title(drawn("pairs", ageing))
+
+    def test_one_step_is_drawn_as_bars(self, ageing: Report) -> None:
+        one = rewritten(ageing, steps=ageing.steps[:1])
+        bars = [p.get_width() for p in drawn("pairs", one).axes[0].patches]
+        step = ageing.steps[0]
+        assert bars == [
+            step.metrics["kl_k3"],
+            step.pairs["policy_update"]["kl_k3"],
+            step.pairs["total"]["kl_k3"],
+        ]

@@ -46,9 +46,7 @@ Examples:
 
 Out = Annotated[
     str,
-    typer.Option(
-        metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."
-    ),
+    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."),
 ]
 Reference = Annotated[
     str | None,
@@ -78,9 +76,7 @@ Config = Annotated[
         show_default=False,
     ),
 ]
-NoPlots = Annotated[
-    bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")
-]
+NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
 FailOn = Annotated[
     list[str] | None,
     typer.Option(
@@ -148,9 +144,7 @@ def analyze(
     written = write_report(report, out, plots=not no_plots)
     for picture, reason in written.failures.items():
         say(f"warning: {picture} was not drawn: {reason}")
-    emit(
-        report_document(report, [_gate_line(result) for result in results]), output.value if output else None
-    )
+    emit(report_document(report, [_gate_line(result) for result in results]), output.value if output else None)
     say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
     raise typer.Exit(_exit_code(results))
 

@@ -47,9 +47,7 @@ def _devices() -> Iterator[Fact]:
     from rollout_audit.engines.threads import default_workers
 
     cuda = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        if torch.cuda.is_available()
-        else []
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
     yield Fact("CUDA", ", ".join(cuda) or "none: the CPU does the arithmetic", "ok")
     yield Fact("workers", f"{default_workers()} by default", "ok")

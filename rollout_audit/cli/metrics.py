@@ -38,9 +38,7 @@ Config = Annotated[
 ]
 PerStep = Annotated[
     bool,
-    typer.Option(
-        "--per-step", envvar="ROLLOUT_AUDIT_PER_STEP", help="One batch a step, as the trainer computes."
-    ),
+    typer.Option("--per-step", envvar="ROLLOUT_AUDIT_PER_STEP", help="One batch a step, as the trainer computes."),
 ]
 
 

@@ -60,9 +60,7 @@ class DeviceName(StrEnum):
 
 Dumps = Annotated[
     list[str],
-    typer.Argument(
-        metavar="DUMP...", help="Files, folders (searched recursively), globs or URIs.", show_default=False
-    ),
+    typer.Argument(metavar="DUMP...", help="Files, folders (searched recursively), globs or URIs.", show_default=False),
 ]
 Maps = Annotated[
     list[str] | None,
@@ -102,9 +100,7 @@ Steps = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", min=1, envvar="ROLLOUT_AUDIT_LIMIT", help="Only the first N rows.", show_default="all"
-    ),
+    typer.Option(metavar="N", min=1, envvar="ROLLOUT_AUDIT_LIMIT", help="Only the first N rows.", show_default="all"),
 ]
 Workers = Annotated[
     int | None,

@@ -19,9 +19,7 @@ def parse_maps(given: Iterable[str] | None) -> dict[str, str]:
     for text in given or ():
         field, equals, column = text.partition("=")
         if not (field and equals and column):
-            raise UsageError(
-                f"--map {text!r}: expected FIELD=COLUMN, for example old_log_probs=prev_logprobs"
-            )
+            raise UsageError(f"--map {text!r}: expected FIELD=COLUMN, for example old_log_probs=prev_logprobs")
         if field in mapping:
             raise UsageError(f"--map {text!r}: {field} is already mapped to {mapping[field]!r}")
         mapping[field] = column
@@ -43,7 +41,5 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:
     except ValueError:
         raise UsageError(f"--steps {text!r}: expected A:B, A:, :B or a single step") from None
     if start is not None and end is not None and start >= end:
-        raise UsageError(
-            f"--steps {text!r}: no step lies between {start} and {end} (B is the one after the last)"
-        )
+        raise UsageError(f"--steps {text!r}: no step lies between {start} and {end} (B is the one after the last)")
     return start, end

@@ -16,9 +16,7 @@ Examples:
   rollout-audit presets decoupled_k3_rs_seq_tis
 """
 
-Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Show everything about one.", show_default=False)
-]
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show everything about one.", show_default=False)]
 
 
 def presets(name: Name = None, output: Output = None) -> None:

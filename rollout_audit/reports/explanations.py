@@ -19,9 +19,7 @@ TITLES = {
 def catalogue_document() -> Document:
     """All metrics, one line each."""
     entries = list(CATALOGUE.values())
-    tables = tuple(
-        _table(title, [e for e in entries if e.family == family]) for family, title in TITLES.items()
-    )
+    tables = tuple(_table(title, [e for e in entries if e.family == family]) for family, title in TITLES.items())
     return Document(tables, lambda: _json([record(e) for e in entries]), lambda: [_flat(e) for e in entries])
 
 
@@ -47,14 +45,10 @@ def record(entry: MetricEntry) -> dict[str, object]:
 
 def _blocks(entry: MetricEntry) -> Iterator[Block]:
     where = (
-        "report.json: overall, steps[].metrics"
-        if entry.family == "mismatch"
-        else "report.json: corrections[].stages"
+        "report.json: overall, steps[].metrics" if entry.family == "mismatch" else "report.json: corrections[].stages"
     )
     limits: list[list[Cell]] = [["limit", limits_text(rule)] for rule in entry.rules]
-    advice: list[list[Cell]] = [
-        ["what to try", a] for a in dict.fromkeys(rule.advice for rule in entry.rules)
-    ]
+    advice: list[list[Cell]] = [["what to try", a] for a in dict.fromkeys(rule.advice for rule in entry.rules)]
     facts: list[list[Cell]] = [
         ["formula", entry.formula],
         [
@@ -80,9 +74,7 @@ def _table(title: str, entries: Sequence[MetricEntry]) -> Table:
         Column("worse", "worse"),
         Column("limits", "limits"),
     )
-    rows: list[list[Cell]] = [
-        [e.name, e.formula, e.worse, "; ".join(map(limits_text, e.rules))] for e in entries
-    ]
+    rows: list[list[Cell]] = [[e.name, e.formula, e.worse, "; ".join(map(limits_text, e.rules))] for e in entries]
     return Table(title, columns, rows)
 
 

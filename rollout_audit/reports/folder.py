@@ -52,9 +52,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
             failures = _draw(report, folder) if plots else {}
             files = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
     except OSError as error:
-        raise ReportError(
-            f"{out}: cannot write the report ({error.strerror or error}); give another --out"
-        ) from error
+        raise ReportError(f"{out}: cannot write the report ({error.strerror or error}); give another --out") from error
     return Written(Path(out), files, failures)
 
 
@@ -86,9 +84,7 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     tag = tree.get("schema")
     name, version = (tag.get("name"), tag.get("version")) if isinstance(tag, dict) else (None, None)
     if name != SCHEMA_NAME or not isinstance(version, int):
-        raise ReportError(
-            f"{file}: not a report of rollout-audit (schema {name!r}, expected {SCHEMA_NAME!r})"
-        )
+        raise ReportError(f"{file}: not a report of rollout-audit (schema {name!r}, expected {SCHEMA_NAME!r})")
     if version > SCHEMA_VERSION:
         raise ReportError(
             f"{file}: report version {version}, this tool reads up to {SCHEMA_VERSION}; upgrade rollout-audit"
@@ -107,9 +103,7 @@ def _load(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ReportError(f"{file}: no such report") from None
     except (OSError, ValueError) as error:
-        raise ReportError(
-            f"{file}: not a report of rollout-audit ({' '.join(str(error).split())})"
-        ) from error
+        raise ReportError(f"{file}: not a report of rollout-audit ({' '.join(str(error).split())})") from error
     if not isinstance(tree, dict):
         raise ReportError(f"{file}: not a report of rollout-audit (a JSON {type(tree).__name__})")
     return tree

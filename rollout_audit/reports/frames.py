@@ -26,9 +26,7 @@ STEP_SCHEMA = pa.schema(
 
 def write_sequences(columns: Mapping[str, Sequence[object] | np.ndarray[Any, Any]], path: Path) -> None:
     """One row a scored sequence: identity, then its sufficient statistics; what is not recorded is null."""
-    arrays = {
-        name: pa.array(values, from_pandas=isinstance(values, np.ndarray)) for name, values in columns.items()
-    }
+    arrays = {name: pa.array(values, from_pandas=isinstance(values, np.ndarray)) for name, values in columns.items()}
     _write(pa.table(arrays), path)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from rollout_audit.dumps.inspection import FieldInspection, FileInspection, Inspection
 from rollout_audit.reports.figures import amount
-from rollout_audit.reports.summary import findings_table
+from rollout_audit.reports.findings import findings_table
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 
 __all__ = ["inspection_document"]
@@ -67,19 +67,13 @@ def _files(files: tuple[FileInspection, ...]) -> Table:
         for f in files[:FILES_SHOWN]
     ]
     more = len(files) - len(rows)
-    return Table(
-        "Files", columns, rows, caption=f"and {more:,} more; --format json lists all" if more else ""
-    )
+    return Table("Files", columns, rows, caption=f"and {more:,} more; --format json lists all" if more else "")
 
 
 def _steps(file: FileInspection) -> str:
     if file.first_step is None:
         return "–"
-    return (
-        str(file.first_step)
-        if file.first_step == file.last_step
-        else f"{file.first_step} to {file.last_step}"
-    )
+    return str(file.first_step) if file.first_step == file.last_step else f"{file.first_step} to {file.last_step}"
 
 
 def _fields(files: tuple[FileInspection, ...]) -> Iterator[Block]:
@@ -89,9 +83,7 @@ def _fields(files: tuple[FileInspection, ...]) -> Iterator[Block]:
         groups.setdefault((file.fields, file.unused_columns), []).append(file.name)
     for (fields, unused), names in groups.items():
         where = (
-            "all files"
-            if len(groups) == 1
-            else names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            "all files" if len(groups) == 1 else names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         )
         columns = (
             Column("field", "field", "label"),

@@ -137,11 +137,7 @@ class _Sheet:
             yield (Span(GAP.join(" ".join(self._header(i)) for i in self.words), "bold"),)
         for line in self._headers(self.numbers):
             yield (Span(INDENT), *line)
-        yield (
-            Span(
-                "─" * max(min(width, self.total(self.words)), len(INDENT) + self.total(self.numbers)), "dim"
-            ),
-        )
+        yield (Span("─" * max(min(width, self.total(self.words)), len(INDENT) + self.total(self.numbers)), "dim"),)
         for row in self.rows:
             yield from self._worded(row, width)
             yield (Span(INDENT), *self._aligned(row, self.numbers))

@@ -23,6 +23,4 @@ def machine_document(facts: Sequence[Fact]) -> Document:
     columns = (Column("status", "", "status"), Column("subject", "", "label"), Column("value", "", "prose"))
     table = Table("This machine", columns, [[f.status, f.subject, f.value] for f in facts])
     records = [asdict(fact) for fact in facts]
-    return Document(
-        (table,), lambda: json.dumps(records, ensure_ascii=False, indent=2) + "\n", lambda: records
-    )
+    return Document((table,), lambda: json.dumps(records, ensure_ascii=False, indent=2) + "\n", lambda: records)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.presets import Preset
-from rollout_audit.reports.summary import short_interval
+from rollout_audit.reports.correction_table import short_interval
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table
 
 __all__ = ["preset_document", "presets_document"]
@@ -41,9 +41,7 @@ def presets_document(presets: Sequence[Preset]) -> Document:
         "inside the interval counts in full. `rollout-audit presets NAME` shows one with its configuration."
     )
     records = [preset_record(p) for p in presets]
-    return Document(
-        (Table("Presets", columns, rows, caption),), lambda: _json(records), lambda: _flat(records)
-    )
+    return Document((Table("Presets", columns, rows, caption),), lambda: _json(records), lambda: _flat(records))
 
 
 def preset_document(preset: Preset) -> Document:

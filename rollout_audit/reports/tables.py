@@ -88,9 +88,7 @@ _SHOWN: Mapping[Kind, Callable[[list[float | int | None]], list[str]]] = {
 
 def shown(table: Table) -> list[list[str]]:
     """The cells as text, row by row."""
-    columns = [
-        _column_shown(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)
-    ]
+    columns = [_column_shown(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
     return [list(row) for row in zip(*columns, strict=True)]
 
 

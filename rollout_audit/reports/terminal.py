@@ -80,9 +80,7 @@ def to_json_lines(document: Document) -> str:
 
 def _write_table(document: Document, out: TextIO) -> None:
     plain_letters = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    console = Console(
-        file=out, highlight=False, soft_wrap=True, color_system=None if plain_letters else "auto"
-    )
+    console = Console(file=out, highlight=False, soft_wrap=True, color_system=None if plain_letters else "auto")
     spell = _speller(out)
     for line in _lines(_spelled(document.blocks, spell), console.width):
         # Text takes strings as they are: brackets in file names are not markup

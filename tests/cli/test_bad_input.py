@@ -78,7 +78,10 @@ CASES: dict[str, tuple[Make, str]] = {
         parquet(response_mask=pa.array([[0, 0]] * 2, pa.list_(pa.uint8()))),
         r"no valid token in 2 rows, nothing to audit",
     ),
-    "missing column": (parquet(rollout_log_probs=None, rollout_logprob_x=pa.array([[-1.0]] * 2, FLOATS)), r"rollout_log_probs.*rollout_logprob_x"),
+    "missing column": (
+        parquet(rollout_log_probs=None, rollout_logprob_x=pa.array([[-1.0]] * 2, FLOATS)),
+        r"rollout_log_probs.*rollout_logprob_x",
+    ),
     "lengths differ": (parquet(old_log_probs=pa.array([[-1.0], [-1.0, -2.0]], FLOATS)), r"row 0"),
     "NaN under the mask": (
         parquet(old_log_probs=pa.array([[-1.0, -2.0], [-1.0, float("nan")]], FLOATS)),

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollout_audit.audit.report import SCHEMA_VERSION, Report
+from rollout_audit.audit.report import SCHEMA_NAME, SCHEMA_VERSION, Report
 from rollout_audit.errors import ReportError
 from rollout_audit.reports import folder as folder_module
 from rollout_audit.reports.folder import read_report, write_report
 
+NEWER = json.dumps({"schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION + 1}})
 FILES = ("report.json", "sequences.parquet", "steps.parquet")
 
 
@@ -90,7 +91,7 @@ def test_a_picture_that_fails_never_costs_the_figures(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"schema": {"name": "rollout-audit/report", "version": %d}}' % (SCHEMA_VERSION + 1), "upgrade rollout-audit"),
+        (NEWER, "upgrade rollout-audit"),
         ('{"schema": {"name": "other", "version": 1}}', "not a report of rollout-audit"),
         ('{"schema": {"name": "rollout-audit/report", "version": 1}}', "damaged report"),
         ("{", "not a report of rollout-audit"),

@@ -80,7 +80,8 @@ def _finding(corrections: Sequence[CorrectionReport]) -> str:
     most = max(masked, key=lambda name: masked[name])
     if not masked[most]:
         return f"{head}; none masks a token"
-    share, tied = percent(masked[most]), sum(x == masked[most] for x in masked.values())
+    share = percent(masked[most])
+    tied = sum(percent(x) == share for x in masked.values())
     worst = f"{tied} mask {share} of the tokens" if tied > 1 else f"{plain(most, 40)} masks {share} of tokens"
     return first_fitting([f"{head}; {worst}", f"{head}; up to {share} of tokens masked"])
 

@@ -50,7 +50,8 @@ def _age_story(k3: Array, ages: Array) -> str | None:
     if first is not None:
         start, end, after = (short(x) for x in first)
         change = f"k3 {start} → {end}".replace(" ", NO_BREAK)
-        return f"Mismatch grows with the sampler's age: {change}, back to {after} after the refresh"
+        head = f"Mismatch grows with the sampler's age: {change}"
+        return first_fitting([f"{head}, back to {after} after the refresh", f"{head}, {after} after the refresh"])
     return f"Mismatch grows with the sampler's age: median k3 {short(young)} when newest, {short(old)} when oldest"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
-import pytest
 
 from rollout_audit.audit.report import Report
 from rollout_audit.reports.plots import FIGURES, draw_all
@@ -63,8 +62,7 @@ def test_settings_of_the_user_are_neither_used_nor_changed(audited: Audited, tmp
     assert (tmp_path / "a/density.png").read_bytes() == (tmp_path / "b/density.png").read_bytes()
 
 
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.not_there", "TkAgg"])
-def test_a_strange_backend_in_the_environment_does_no_harm(audited: Audited, tmp_path: Path, backend: str) -> None:
+def test_a_strange_backend_in_the_environment_does_no_harm(audited: Audited, tmp_path: Path) -> None:
     source = tmp_path / "report.json"
     source.write_text(audited("one_token").to_json())
     program = (
@@ -77,7 +75,7 @@ def test_a_strange_backend_in_the_environment_does_no_harm(audited: Audited, tmp
         "assert os.environ['MPLBACKEND']\n"
         "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules\n"
     )
-    environment = {**os.environ, "MPLBACKEND": backend}
+    environment = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.not_there"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "failures={}" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 __all__ = ["schema"]
 
@@ -11,5 +10,8 @@ __all__ = ["schema"]
 def schema() -> None:
     """Print the JSON Schema of report.json."""
     from rollout_audit.audit.report import Report
+    from rollout_audit.reports.tables import Document
+    from rollout_audit.reports.terminal import emit
 
-    sys.stdout.write(json.dumps(Report.json_schema(), indent=2) + "\n")
+    text = json.dumps(Report.json_schema(), ensure_ascii=False, indent=2) + "\n"
+    emit(Document((), json=lambda: text, records=list), "json")

@@ -37,17 +37,17 @@ class Interval(NamedTuple):
 
 
 EVERYTHING = Interval(-math.inf, math.inf)
-ULPS = 32
+ROUNDING = 8 * 2.0**-53
 
 
 def at_most(upper: float) -> float:
     """The largest float64 d with exp(d) ≤ upper."""
-    return _last(math.log(upper), math.inf, lambda d: math.exp(d) <= upper)
+    return _last(log := math.log(upper), 1.0, lambda d: math.exp(d) <= upper, ROUNDING * max(1.0, abs(log)))
 
 
 def at_least(lower: float) -> float:
     """The smallest float64 d with exp(d) ≥ lower."""
-    return _last(math.log(lower), -math.inf, lambda d: math.exp(d) >= lower)
+    return _last(log := math.log(lower), -1.0, lambda d: math.exp(d) >= lower, ROUNDING * max(1.0, abs(log)))
 
 
 def k3_roots(threshold: float) -> Interval:
@@ -100,8 +100,9 @@ def _statistic_interval(rule: Rule) -> Interval:
     if rule.statistic is Statistic.ABS_LOG_RATIO:
         return Interval(-rule.upper, rule.upper)
     limit = rule.upper
-    reach = _last(math.sqrt(2.0 * limit), math.inf, lambda d: d * d / 2.0 <= limit)
-    return Interval(-reach, reach)
+    root = math.sqrt(2.0 * limit)
+    end = _last(root, 1.0, lambda d: d * d / 2.0 <= limit, ROUNDING * root)
+    return Interval(-end, end)
 
 
 def _open_beyond(interval: Interval, clamp: float | None) -> Interval:
@@ -113,28 +114,25 @@ def _open_beyond(interval: Interval, clamp: float | None) -> Interval:
     return Interval(lower, upper)
 
 
-def _last(start: float, direction: float, satisfies: Callable[[float], bool]) -> float:
-    """The float64 farthest in `direction` that satisfies a monotone predicate, at most a few ulps from `start`.
+def _last(start: float, direction: float, satisfies: Callable[[float], bool], reach: float) -> float:
+    """The float64 farthest in `direction` that satisfies a monotone predicate, within `reach` of `start`.
 
-    Where the predicate is flat (k3 of a tiny d is 0 in floating point) the search stops: the cut is what counts.
+    `reach` covers the rounding of `start`. Where the predicate is flat beyond it (k3 of a tiny d is 0 in floating
+    point) the search stops there: the cut is what counts.
     """
-    value = start
-    for _ in range(ULPS):
-        if satisfies(value):
-            break
-        value = math.nextafter(value, -direction)
-    for _ in range(ULPS):
-        if not satisfies(beyond := math.nextafter(value, direction)):
-            break
-        value = beyond
-    return value
+    inside, outside = start - math.copysign(reach, direction), start + math.copysign(reach, direction)
+    if satisfies(outside):
+        return outside
+    while (middle := (inside + outside) / 2.0) not in (inside, outside):
+        inside, outside = (middle, outside) if satisfies(middle) else (inside, middle)
+    return inside
 
 
 def _k3_root(threshold: float, sign: float) -> float:
     if threshold <= 0:
         return 0.0
     root = _newton(threshold, sign)
-    return _last(root, sign * math.inf, lambda d: _k3(d) <= threshold)
+    return _last(root, sign, lambda d: _k3(d) <= threshold, ROUNDING * abs(root))
 
 
 def _newton(threshold: float, sign: float) -> float:

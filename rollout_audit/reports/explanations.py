@@ -70,11 +70,10 @@ def _blocks(entry: MetricEntry) -> Iterator[Block]:
 def _table(title: str, entries: Sequence[MetricEntry]) -> Table:
     columns = (
         Column("name", "metric", "label"),
-        Column("formula", "formula"),
         Column("worse", "worse"),
-        Column("limits", "limits"),
+        Column("formula", "formula, health limits", "prose"),
     )
-    rows: list[list[Cell]] = [[e.name, e.formula, e.worse, "; ".join(map(limits_text, e.rules))] for e in entries]
+    rows: list[list[Cell]] = [[e.name, e.worse, "; ".join((e.formula, *map(limits_text, e.rules)))] for e in entries]
     return Table(title, columns, rows)
 
 

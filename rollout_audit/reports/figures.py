@@ -48,10 +48,11 @@ def percent(value: float | None) -> str:
 
 
 def fixed(value: float | int | None, decimals: int) -> str:
-    """That many decimals; what they would show as 0 in two digits."""
+    """That many decimals, fewer above 10; what they would show as 0 in two digits."""
     if value is None:
         return ABSENT
-    text = f"{value:,.{decimals}f}"
+    kept = max(0, decimals - max(0, _magnitude(value))) if value else decimals
+    text = f"{value:,.{kept}f}" if abs(value) < FIXED_UP_TO else number(value, SIGNIFICANT)
     return number(value, 2) if value and not float(text.replace(",", "")) else text
 
 

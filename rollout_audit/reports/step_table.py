@@ -61,7 +61,8 @@ def _broken_in(report: Report) -> str:
     for step in report.steps:
         for metric in dict.fromkeys(v.metric for v in step_verdicts(report, step) if v.status != "ok"):
             steps.setdefault(metric, []).append(step.step)
-    return " ".join(f"{metric} is past its limit in {_listed(found)}." for metric, found in steps.items())
+    texts = [f"{metric} in {_listed(found)}" for metric, found in steps.items()]
+    return f"Past the limit: {'; '.join(texts)}." if texts else ""
 
 
 def _listed(steps: Sequence[int]) -> str:
@@ -80,8 +81,8 @@ _STEP_COLUMNS: tuple[tuple[Column, StepReader], ...] = (
     (Column("reward", "reward", "number", 3), lambda _, step: step.reward_mean),
     (Column("sequences", "seqs", "count"), lambda _, step: step.sequences),
     (Column("valid_tokens", "tokens", "count"), lambda _, step: step.valid_tokens),
-    (Column("log_prob_diff_abs_mean", "mean\n|d|", "number"), _native("log_prob_diff_abs_mean")),
-    (Column("kl_k3", "kl_k3", "number"), _native("kl_k3")),
+    (Column("log_prob_diff_abs_mean", "mean\n|d|", "number", 3), _native("log_prob_diff_abs_mean")),
+    (Column("kl_k3", "kl_k3", "number", 4), _native("kl_k3")),
     (Column("ppl_ratio", "ppl\nratio", "number", 3), _native("ppl_ratio")),
     (Column("chi2_token", "chi2\ntoken", "number", 4), _native("chi2_token")),
     (

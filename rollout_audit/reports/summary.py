@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from rollout_audit.audit.report import Report
+from rollout_audit.audit.report import HealthVerdict, Report
 from rollout_audit.reports.correction_table import correction_table
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.findings import dropped_table, findings_table
@@ -87,14 +87,20 @@ def _health(report: Report) -> Iterator[Block]:
         Column("status", "status", "status"),
         Column("metric", "metric", "label"),
         Column("value", "value", "figure"),
-        Column("limit", "limit", "text"),
-        Column("subject", "of"),
+        Column("limit", "limit"),
         Column("advice", "what to try", "prose"),
     )
-    rows: list[list[Cell]] = [
-        [v.status, v.metric, v.value, f"{v.comparison} {v.limit}", v.subject, v.advice] for v in broken
-    ]
+    rows: list[list[Cell]] = [[v.status, v.metric, v.value, _limit(v), _advice(v)] for v in broken]
     yield Table("Health", columns, rows, caption=_tally(report))
+
+
+def _limit(verdict: HealthVerdict) -> str:
+    return f"{'>' if verdict.comparison == 'cancels' else verdict.comparison} {verdict.limit}"
+
+
+def _advice(verdict: HealthVerdict) -> str:
+    """With the correction and the stage, where the figure is not the raw mismatch."""
+    return verdict.advice if verdict.subject == "mismatch" else f"{verdict.subject}: {verdict.advice}"
 
 
 def _tally(report: Report) -> str:

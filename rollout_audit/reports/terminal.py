@@ -156,9 +156,10 @@ def _block_lines(block: Block, width: int | None) -> Iterator[Line]:
     match block:
         case Verdict(status, text):
             word = STATUS_WORDS.get(status, status)
-            for index, line in enumerate(wrap(f"{word}  {text}", width, " " * (len(word) + 2))):
-                head = word if index == 0 else ""
-                yield (Span(head, STATUS_STYLES.get(status, "bold")), Span(line[len(head) :], "bold"))
+            margin = len(word) + 2
+            for index, line in enumerate(wrap(text, width and width - margin)):
+                head = "" if index else word
+                yield (Span(head.ljust(margin), STATUS_STYLES.get(status, "bold")), Span(line, "bold"))
         case Note(text, quiet):
             yield from ((Span(line, "dim" if quiet else ""),) for line in wrap(text, width, "  "))
         case Table(title, _, _, caption):

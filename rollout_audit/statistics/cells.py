@@ -22,12 +22,16 @@ __all__ = ["CellTable", "Cells", "cell_table"]
 
 @dataclass(frozen=True)
 class Cells:
-    """Occupied cells in ascending order, each with count, Σ(ρ − 1) and Σ(ρ − 1)²."""
+    """Occupied cells in ascending order. Sums are relative to the ratio ρ₀ at the cell's midpoint.
+
+    u = ρ / ρ₀ − 1 is small, so Σu and Σu² hold the cell's mean and spread to the last digits however large or
+    small its ratios are.
+    """
 
     index: NDArray[np.int64]
     counts: NDArray[np.int64]
-    excess: NDArray[np.float64]
-    excess_sq: NDArray[np.float64]
+    sum_u: NDArray[np.float64]
+    sum_u_sq: NDArray[np.float64]
 
     def add(self, other: Cells) -> Cells:
         index = np.union1d(self.index, other.index)
@@ -35,14 +39,12 @@ class Cells:
         for cells in (self, other):
             place = np.searchsorted(index, cells.index)
             total.counts[place] += cells.counts
-            total.excess[place] += cells.excess
-            total.excess_sq[place] += cells.excess_sq
+            total.sum_u[place] += cells.sum_u
+            total.sum_u_sq[place] += cells.sum_u_sq
         return total
 
 
-EMPTY = Cells(
-    np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
-)  # fmt: skip
+EMPTY = Cells(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
 
 
 @dataclass
@@ -75,8 +77,17 @@ def population_of(cells: Iterable[Cells], grid: CellGrid) -> Population:
     total = EMPTY
     for part in cells:
         total = total.add(part)
-    at = total.index
-    return Population(grid.edges[at], grid.midpoints[at], total.counts, total.excess, total.excess_sq)
+    middle = grid.midpoints[total.index]
+    with np.errstate(over="ignore", invalid="ignore"):
+        at_middle = np.exp(middle)
+        return Population(
+            edges=grid.edges[total.index],
+            values=middle,
+            counts=total.counts,
+            ratio=at_middle * (total.counts + total.sum_u),
+            excess=total.counts * np.expm1(middle) + at_middle * total.sum_u,
+            spread=at_middle**2 * np.maximum(total.sum_u_sq - total.sum_u**2 / total.counts, 0.0),
+        )
 
 
 def cell_table(log_ratio: Tensor, step: Tensor, token_class: Tensor, grid: CellGrid) -> CellTable:
@@ -84,11 +95,13 @@ def cell_table(log_ratio: Tensor, step: Tensor, token_class: Tensor, grid: CellG
     if log_ratio.numel() == 0:
         return CellTable()
     keys, group = _groups(step, token_class)
-    flat = group * grid.cells + grid.cell_of(log_ratio)
-    excess = log_ratio.expm1()
+    cell = grid.cell_of(log_ratio)
+    middle = torch.from_numpy(grid.midpoints).to(log_ratio.device)
+    u = (log_ratio - middle[cell]).expm1()
+    flat = group * grid.cells + cell
     size = len(keys) * grid.cells
     counts = torch.bincount(flat, minlength=size)
-    sums = [_weighted_count(flat, weights, size) for weights in (excess, excess.square())]
+    sums = [_weighted_count(flat, weights, size) for weights in (u, u.square())]
     tables = [x.reshape(len(keys), grid.cells).cpu().numpy() for x in (counts, *sums)]
     return CellTable({key: _occupied(*(t[i] for t in tables)) for i, key in enumerate(keys)})
 
@@ -117,6 +130,6 @@ def _weighted_count(flat: Tensor, weights: Tensor, size: int) -> Tensor:
     return torch.segment_reduce(weights[order], "sum", lengths=lengths, initial=0.0)
 
 
-def _occupied(counts: NDArray[np.int64], excess: NDArray[np.float64], excess_sq: NDArray[np.float64]) -> Cells:
+def _occupied(counts: NDArray[np.int64], sum_u: NDArray[np.float64], sum_u_sq: NDArray[np.float64]) -> Cells:
     at = np.flatnonzero(counts)
-    return Cells(at, counts[at], excess[at], excess_sq[at])
+    return Cells(at, counts[at], sum_u[at], sum_u_sq[at])

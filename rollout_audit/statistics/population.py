@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 class Population:
     """Log-ratios in ascending order; each atom stands for `counts` weights.
 
-    Sums are kept as ρ − 1: weights close to 1 lose no digit and equal weights have a spread of exactly 0.
+    Both Σρ and Σ(ρ − 1) are kept: one is exact for tiny weights, the other for weights close to 1.
     """
 
     edges: Array
@@ -45,10 +45,12 @@ class Population:
     values: Array
     """[atoms] the log-ratio that stands for the atom in quantiles"""
     counts: NDArray[np.int64]
+    ratio: Array
+    """[atoms] Σρ"""
     excess: Array
     """[atoms] Σ(ρ − 1)"""
-    excess_sq: Array
-    """[atoms] Σ(ρ − 1)²"""
+    spread: Array
+    """[atoms] Σ(ρ − mean of the atom)²; 0 where an atom holds one value"""
 
     @classmethod
     def of_values(cls, log_ratio: Array, counts: NDArray[np.int64] | None = None) -> Population:
@@ -57,8 +59,8 @@ class Population:
         repeats = np.ones(len(log_ratio), dtype=np.int64) if counts is None else counts[order]
         values, repeats = log_ratio[order][repeats > 0], repeats[repeats > 0]
         with np.errstate(over="ignore"):
-            excess = np.expm1(values)
-            return cls(values, values, repeats, excess * repeats, excess**2 * repeats)
+            ratio, excess = np.exp(values) * repeats, np.expm1(values) * repeats
+        return cls(values, values, repeats, ratio, excess, np.zeros(len(values)))
 
     @property
     def size(self) -> int:
@@ -68,9 +70,16 @@ class Population:
         """The atoms with lower ≤ d ≤ upper; both ends must be cuts where atoms are cells."""
         start = int(np.searchsorted(self.edges, lower, side="left"))
         stop = int(np.searchsorted(self.edges, upper, side="right"))
-        part = slice(start, max(start, stop))
+        return self.part(slice(start, max(start, stop)))
+
+    def part(self, span: slice) -> Population:
         return Population(
-            self.edges[part], self.values[part], self.counts[part], self.excess[part], self.excess_sq[part]
+            self.edges[span],
+            self.values[span],
+            self.counts[span],
+            self.ratio[span],
+            self.excess[span],
+            self.spread[span],
         )
 
 
@@ -101,20 +110,16 @@ def pieces(weight: Weight) -> tuple[Piece, ...]:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of the weights of a population: size, zeros, mean of (w − 1), variance."""
+    """Of the weights of a population."""
 
     size: int
     zeros: int
-    excess_mean: float
+    mean: float
     variance: float
-
-    @property
-    def mean(self) -> float:
-        return 1.0 + self.excess_mean
+    """around the mean, divided by the size"""
 
     @property
     def std(self) -> float:
-        """Population standard deviation."""
         return math.sqrt(self.variance)
 
     @property
@@ -125,39 +130,40 @@ class Moments:
 
     def scaled(self, factor: float) -> Moments:
         """The moments of w / factor."""
-        if factor == 1.0:
-            return self
-        return Moments(self.size, self.zeros, self.mean / factor - 1.0, self.variance / factor**2)
+        return Moments(self.size, self.zeros, self.mean / factor, self.variance / factor**2)
 
 
 def moments(population: Population, parts: Sequence[Piece]) -> Moments:
     """Moments of the piecewise weight, exact where every piece ends at a cut of the population.
 
-    The variance is summed around the mean, atom by atom, so that weights far from 1 but alike do not cancel.
+    The variance is summed around the mean, atom by atom, so that weights that are alike do not cancel.
     """
-    spans = list(_spans(population, parts))
-    counts = [int(population.counts[span].sum()) for _, span in spans]
-    size = sum(counts)
-    zeros = sum(count for (piece, _), count in zip(spans, counts, strict=True) if piece.value == 0.0)
-    excess = sum(
-        float(population.excess[span].sum()) if piece.value is None else count * (piece.value - 1.0)
-        for (piece, span), count in zip(spans, counts, strict=True)
-    )
-    mean = excess / max(size, 1)
-    squares = sum(
-        _squares_around(mean, population, span) if piece.value is None else count * (piece.value - 1.0 - mean) ** 2
-        for (piece, span), count in zip(spans, counts, strict=True)
-    )
+    spans = [(piece.value, population.part(span)) for piece, span in _spans(population, parts)]
+    size = sum(atoms.size for _, atoms in spans)
+    zeros = sum(atoms.size for value, atoms in spans if value == 0.0)
+    excess = sum(_excess(value, atoms) for value, atoms in spans) / max(size, 1)
+    if abs(excess) < 0.5:
+        squares = sum(_squares(value, atoms, atoms.excess, 1.0, excess) for value, atoms in spans)
+        return Moments(size, zeros, 1.0 + excess, squares / max(size, 1))
+    mean = sum(_total(value, atoms) for value, atoms in spans) / max(size, 1)
+    squares = sum(_squares(value, atoms, atoms.ratio, 0.0, mean) for value, atoms in spans)
     return Moments(size, zeros, mean, squares / max(size, 1))
 
 
-def _squares_around(mean: float, population: Population, span: slice) -> float:
-    """Σ (ρ − 1 − mean)² over the atoms of a span: spread inside each atom, and of the atoms around the mean."""
-    counts, sums, squares = population.counts[span], population.excess[span], population.excess_sq[span]
+def _excess(value: float | None, atoms: Population) -> float:
+    return float(atoms.excess.sum()) if value is None else atoms.size * (value - 1.0)
+
+
+def _total(value: float | None, atoms: Population) -> float:
+    return float(atoms.ratio.sum()) if value is None else atoms.size * value
+
+
+def _squares(value: float | None, atoms: Population, sums: Array, origin: float, mean: float) -> float:
+    """Σ(w − origin − mean)², where `sums` are the atoms' Σ(ρ − origin)."""
+    if value is not None:
+        return atoms.size * (value - origin - mean) ** 2
     with np.errstate(over="ignore", invalid="ignore"):
-        own_mean = sums / counts
-        inside = np.maximum(squares - sums * own_mean, 0.0)
-        return float((inside + counts * (own_mean - mean) ** 2).sum())
+        return float((atoms.spread + atoms.counts * (sums / atoms.counts - mean) ** 2).sum())
 
 
 def _spans(population: Population, parts: Sequence[Piece]) -> Iterator[tuple[Piece, slice]]:
@@ -185,8 +191,8 @@ def mass_lost(population: Population, parts: Sequence[Piece]) -> float:
     lost = 0.0
     for piece, span in _spans(population, parts):
         if piece.value is not None:
-            count = int(population.counts[span].sum())
-            lost += max(float(population.excess[span].sum()) + count * (1.0 - piece.value), 0.0)
+            atoms = population.part(span)
+            lost += max(float(atoms.ratio.sum()) - atoms.size * piece.value, 0.0)
     return lost
 
 

@@ -273,7 +273,7 @@ def _log_ess(log_sums: Array, log_square_sums: Array, size: int) -> Figure:
 
 def _mass_lost(population: Population, parts: tuple[Piece, ...]) -> Figure:
     """Σ max(ρ − w, 0) / Σρ."""
-    total = population.size + float(population.excess.sum())
+    total = float(population.ratio.sum())
     return mass_lost(population, parts) / total if total > 0 else Absent("no mass: every ratio is 0")
 
 

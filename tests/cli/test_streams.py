@@ -12,9 +12,11 @@ import sys
 import termios
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.conftest import RESETS, shell
+from tests.cli.conftest import FLOATS, RESETS, shell
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -72,25 +74,32 @@ def test_programs_get_the_same_bytes_everywhere() -> None:
     assert "ρ".encode() in outputs.pop()
 
 
-def test_an_ascii_locale_spells_letters_out_and_keeps_the_verdict(dump: Path, tmp_path: Path) -> None:
-    gate = ("--fail-on", "kl_k3 > 1e-9")
-    result = shell("analyze", dump, "--out", tmp_path / "r", "--no-plots", *gate, env=POOR)
+@pytest.fixture
+def faulty(tmp_path: Path) -> Path:
+    """A dump for which `inspect` exits with 1."""
+    nan = pa.array([[-1.0, float("nan")]], FLOATS)
+    pq.write_table(pa.table({"rollout_log_probs": nan, "old_log_probs": nan}), tmp_path / "mu.parquet")
+    return tmp_path / "mu.parquet"
+
+
+def test_an_ascii_locale_keeps_the_verdict(faulty: Path) -> None:
+    result = shell("inspect", faulty, env=POOR)
     assert result.returncode == 1
-    assert "pi is old_log_probs, mu is rollout_log_probs" in result.stdout.decode("ascii")
-    assert b"Error" not in result.stderr
+    assert "mu.parquet row 0 position 1" in result.stdout.decode("ascii")
+    assert result.stderr == b""
 
 
-def test_an_ascii_locale_can_have_a_table_too() -> None:
-    result = shell("explain", "kl_k3", "--format", "table", env=POOR)
+@pytest.mark.parametrize("style", ["table", "plain"])
+def test_an_ascii_locale_spells_letters_out(style: str) -> None:
+    result = shell("explain", "kl_k3", "--format", style, env=POOR)
     assert result.returncode == 0
     assert "mean expm1(d) - d" in result.stdout.decode("ascii")
 
 
-def test_a_closed_pipe_is_quiet_and_keeps_the_verdict(dump: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_quiet_and_keeps_the_verdict(faulty: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    options = ("--no-plots", "-q", "--out", tmp_path / "r", "--fail-on", "kl_k3 > 1e-9")
-    command = [sys.executable, "-m", "rollout_audit", *map(str, ("analyze", dump, *options))]
+    command = [sys.executable, "-m", "rollout_audit", "inspect", str(faulty)]
     result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=120)
     os.close(write)
     assert (result.returncode, result.stderr) == (1, b"")

@@ -47,6 +47,8 @@ def test_a_column_of_different_scales_keeps_each_figure_readable() -> None:
 
 def test_fixed_decimals_do_not_hide_what_is_small() -> None:
     assert fixed(0.25, 3) == "0.250"
+    assert fixed(561.3953, 4) == "561.40"
+    assert fixed(4.587e33, 4) == "4.6e+33"
     assert fixed(0.00001, 3) == "1e-05"
     assert fixed(0.0, 3) == "0.000"
 

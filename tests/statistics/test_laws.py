@@ -102,7 +102,7 @@ def assert_equal_states(one: PassState, two: PassState) -> None:
     assert a.cells.parts.keys() == b.cells.parts.keys()
     for key, cells in a.cells.parts.items():
         np.testing.assert_array_equal(cells.counts, b.cells.parts[key].counts)
-        np.testing.assert_array_equal(cells.excess, b.cells.parts[key].excess)
+        np.testing.assert_array_equal(cells.sum_u, b.cells.parts[key].sum_u)
     assert a.worst.tokens == b.worst.tokens
     assert a.values.size == b.values.size
 

@@ -64,7 +64,7 @@ def _finding(report: Report, sample: TokenSample) -> str:
     if max(higher, lower) > LOPSIDED:
         word, share = ("likelier", higher) if higher > lower else ("less likely", lower)
         return f"The trainer finds {percent(share)} of tokens {word} than the sampler did"
-    return f"{percent(within)} of tokens agree within ±10%{known}"
+    return f"{percent(within).replace('>', 'Over ')} of tokens agree within ±10%{known}"
 
 
 def _subtitle(report: Report, sample: TokenSample, floor: float) -> str:

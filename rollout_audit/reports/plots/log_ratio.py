@@ -145,7 +145,11 @@ def _finding(found: Distribution, mean: float | None) -> str:
         return f"A single token, its log-ratio is {short(mean, 3)}"
     low, high, near = found.below(0.5), found.above(2.0), found.outside(0.9, 1.1)
     if low + high < 0.0005:
-        inside = "Every token stays" if low + high == 0 else f"{percent(1 - low - high)} of tokens stay"
+        inside = (
+            "Every token stays"
+            if low + high == 0
+            else f"{percent(1 - low - high).replace('>', 'Over ')} of tokens stay"
+        )
         return f"{inside} between half and twice the ratio; {percent(near)} leave ±10%"
     side = "mostly below" if low > 2 * high else "mostly above" if high > 2 * low else "on both sides"
     return first_fitting([f"{percent(low + high)} of tokens leave 0.5–2, {side}; {percent(near)} leave ±10%"])

@@ -11,30 +11,42 @@ if TYPE_CHECKING:
     from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.report import Report
     from rollout_audit.dumps.dump import Dump, open_dump
-    from rollout_audit.errors import ConfigError, DumpError, RolloutAuditError
+    from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
+    from rollout_audit.reports.folder import read_report, write_report
+    from rollout_audit.statistics.metrics import Metrics
 
 __all__ = [
     "ConfigError",
     "Dump",
     "DumpError",
+    "Metrics",
     "Report",
+    "ReportError",
     "RolloutAuditError",
+    "UsageError",
     "analyze",
     "apply_correction",
     "open_dump",
+    "read_report",
     "trainer_metrics",
+    "write_report",
 ]
 
 _HOME = {
     "ConfigError": "errors",
     "Dump": "dumps.dump",
     "DumpError": "errors",
+    "Metrics": "statistics.metrics",
     "Report": "audit.report",
+    "ReportError": "errors",
+    "UsageError": "errors",
     "RolloutAuditError": "errors",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
     "open_dump": "dumps.dump",
+    "read_report": "reports.folder",
     "trainer_metrics": "audit.dialect",
+    "write_report": "reports.folder",
 }
 
 

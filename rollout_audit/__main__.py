@@ -65,7 +65,7 @@ def _explain(error: BaseException, *, debug: bool) -> int:
         case BrokenPipeError():
             return _finish(COULD_NOT_TELL)
         case _ if isinstance(error, CommandError):
-            return _say(f"error: {_usage_text(error)}", COULD_NOT_TELL)
+            return _say(_usage_text(error), COULD_NOT_TELL)
         case Exception():
             return _say(_bug_text(error), COULD_NOT_TELL)
     raise error
@@ -73,11 +73,14 @@ def _explain(error: BaseException, *, debug: bool) -> int:
 
 def _usage_text(error: BaseException) -> str:
     """What typer has to say, and the help that answers it."""
-    text = _one_line(error.format_message() if hasattr(error, "format_message") else error)
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    if message.startswith("Usage:"):  # no arguments at all
+        return message.rstrip()
+    text = _one_line(message)
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "rollout-audit"
     text = text.replace("Value error, ", "").rstrip(".")
-    return f"{text[:1].lower()}{text[1:]}{'' if text.endswith('?') else ';'} see {command} --help"
+    return f"error: {text[:1].lower()}{text[1:]}{'' if text.endswith('?') else ';'} see {command} --help"
 
 
 def _bug_text(error: Exception) -> str:

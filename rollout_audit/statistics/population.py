@@ -59,7 +59,8 @@ class Population:
         repeats = np.ones(len(log_ratio), dtype=np.int64) if counts is None else counts[order]
         values, repeats = log_ratio[order][repeats > 0], repeats[repeats > 0]
         with np.errstate(over="ignore"):
-            ratio, excess = np.exp(values) * repeats, np.expm1(values) * repeats
+            ratio: Array = np.exp(values) * repeats
+            excess: Array = np.expm1(values) * repeats
         return cls(values, values, repeats, ratio, excess, np.zeros(len(values)))
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from rollout_audit.statistics.rows import row_rule_keeps
 __all__ = ["Evidence", "Scope"]
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,14 @@ class Scope:
     """log-ratios ascending with the class of each; None where there were too many to keep"""
     segments: Mapping[str, Mapping[str, Array]]
     plan: PairPlan
+    _remembered: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` returned when it was first asked for under that key."""
+        if key not in self._remembered:
+            self._remembered[key] = compute()
+        found: T = self._remembered[key]
+        return found
 
     @property
     def grid(self) -> CellGrid:
@@ -49,9 +59,8 @@ class Scope:
 
     def token_cells(self, keep: int | None = None) -> Population:
         """Token weights by cell, for exact moments; of the classes that filter `keep` leaves."""
-        if keep is None:
-            return self._all_cells
-        return population_of((c for bits, c in self.classes.items() if bits >> keep & 1), self.grid)
+        chosen = (c for bits, c in self.classes.items() if keep is None or bits >> keep & 1)
+        return self.remember(("cells", keep), lambda: population_of(chosen, self.grid))
 
     def row_keeps(self, rule: Rule) -> NDArray[np.bool_]:
         """[rows] which rows a sequence rule leaves."""
@@ -59,17 +68,13 @@ class Scope:
         keeps: NDArray[np.bool_] = row_rule_keeps(rule, columns).numpy()
         return keeps
 
-    @cached_property
-    def _all_cells(self) -> Population:
-        return population_of(self.classes.values(), self.grid)
-
     def token_values(self, keep: int | None = None) -> Population:
         """Token weights for quantiles: value by value where these were kept, else by cell."""
         if self.values is None:
             return self.token_cells(keep)
         values, classes = self.values
         chosen = values if keep is None else values[(classes >> keep & 1).astype(bool)]
-        return Population.of_values(chosen)
+        return self.remember(("values", keep), lambda: Population.of_values(chosen))
 
 
 @dataclass(frozen=True)

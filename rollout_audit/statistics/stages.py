@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import EVERYTHING, Interval, weight_interval
-from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Weight
+from rollout_audit.corrections.cuts import weight_interval
+from rollout_audit.corrections.model import Correction, Denominator, Level, Weight
 from rollout_audit.statistics.metrics import OVERFLOW, Absent, Figure, Metrics, Noted
 from rollout_audit.statistics.native import log_sum
 from rollout_audit.statistics.plan import rejection_interval, unordered_rules
@@ -41,7 +41,20 @@ NO_WEIGHT: Final = Noted(0.0, "every weight is 0")
 NONE_KEPT: Final = Absent("no token is kept")
 NO_TOKEN: Final = Absent("no valid token")
 
+WEIGHT_METRICS: Final = (
+    *("weight_mean", "weight_std", "weight_min", "weight_max"),
+    *(f"weight_{q}" for q in QUANTILES),
+    *("ess", "ess_seq"),
+)
+BOUND_METRICS: Final = ("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost")
+REJECTION_METRICS: Final = (
+    *("masked_fraction", "seq_masked_fraction", "seq_touched_fraction"),
+    *("kept_reward_mean", "kept_positive_fraction"),
+    *("gradient_scale_kept", "gradient_scale_original", "gradient_scale"),
+)
+
 Array = NDArray[np.float64]
+Figures = dict[str, Figure]
 
 
 def correction_stages(scope: Scope, name: str, correction: Correction) -> Mapping[str, Metrics]:
@@ -49,12 +62,28 @@ def correction_stages(scope: Scope, name: str, correction: Correction) -> Mappin
 
     `name` is the correction's name in the plan of the pass, under which its segments stand.
     """
-    return _Stages(scope, name, correction).metrics()
+    if not scope.tokens:
+        return _nothing_to_weigh()
+    weight = correction.applied_weight
+    segments = name if weight.level is Level.SEGMENT else None
+    every = scope.remember((weight, segments), lambda: _EveryToken(scope, weight, segments))
+    kept = _KeptTokens(scope, correction, every)
+    return {**every.stages, "kept": Metrics(kept.weights() | kept.rejection())}
+
+
+def _nothing_to_weigh() -> Mapping[str, Metrics]:
+    empty = Metrics(dict.fromkeys(WEIGHT_METRICS, NO_TOKEN))
+    return {
+        "raw": empty,
+        "bounded": Metrics(dict.fromkeys((*WEIGHT_METRICS, *BOUND_METRICS), NO_TOKEN)),
+        "normalised": empty,
+        "kept": Metrics(dict.fromkeys((*WEIGHT_METRICS, *REJECTION_METRICS), NO_TOKEN)),
+    }
 
 
 @dataclass(frozen=True)
 class _Units:
-    """The weights of a correction before bounds: for moments, for quantiles, and one a sequence."""
+    """Some weights before bounds: for moments, for quantiles, and one a sequence where that means something."""
 
     moments: Population
     quantiles: Population
@@ -62,25 +91,25 @@ class _Units:
 
 
 @dataclass(frozen=True)
-class _Stages:
-    scope: Scope
-    name: str
-    correction: Correction
+class _EveryToken:
+    """A weight on all valid tokens: what presets with the same weight share."""
 
-    def metrics(self) -> Mapping[str, Metrics]:
-        if not self.scope.tokens:
-            return {stage: Metrics({"weight_mean": NO_TOKEN, "ess": NO_TOKEN}) for stage in STAGES}
-        bounded = self._weights(self.every, self.parts, 1.0)
+    scope: Scope
+    weight: Weight
+    segments: str | None
+    """whose segments, at segment level"""
+
+    @cached_property
+    def stages(self) -> Mapping[str, Metrics]:
+        bounded = self.weights_of(self.units, self.parts, 1.0)
+        normalised = bounded
+        if self.weight.normalise:
+            normalised = self.weights_of(self.units, self.parts, self.factor) | {"batch_norm_factor": self.factor}
         return {
             "raw": Metrics(self._raw()),
             "bounded": Metrics(bounded | self._bounding()),
-            "normalised": Metrics(self._weights(self.every, self.parts, self.factor) | self._normalising()),
-            "kept": Metrics(self._weights(self.kept, self.parts, self.factor) | self._rejection()),
+            "normalised": Metrics(normalised),
         }
-
-    @property
-    def weight(self) -> Weight:
-        return self.correction.applied_weight
 
     @property
     def level(self) -> Level:
@@ -91,98 +120,46 @@ class _Stages:
         return pieces(self.weight)
 
     @cached_property
-    def every(self) -> _Units:
-        """All valid tokens."""
+    def units(self) -> _Units:
         if self.level is Level.TOKEN:
             return _Units(self.scope.token_cells(), self.scope.token_values(), None)
-        log_ratio, counts = self._unit_log_ratio, self._unit_tokens
-        return self._of_units(log_ratio, counts)
+        return self.units_with(self.table["valid_tokens"])
 
-    @cached_property
-    def kept(self) -> _Units:
-        """What the rules and the veto leave."""
-        if self.level is Level.TOKEN:
-            inside = rejection_interval(self.correction)
-            cells, values = (
-                population.between(*inside)
-                for population in (
-                    self.scope.token_cells(self._filter),
-                    self.scope.token_values(self._filter),
-                )
-            )
-            return _Units(cells, values, None)
-        return self._of_units(self._unit_log_ratio, self._unit_kept)
-
-    def _of_units(self, log_ratio: Array, counts: Array) -> _Units:
-        by_token = Population.of_values(log_ratio, counts.astype(np.int64))
+    def units_with(self, counts: Array) -> _Units:
+        """Weights of rows or segments of which `counts` tokens each are left."""
+        by_token = Population.of_values(self.log_ratio, counts.astype(np.int64))
         if self.level not in (Level.SEQUENCE, Level.GEOMETRIC):
             return _Units(by_token, by_token, None)
-        return _Units(by_token, by_token, Population.of_values(log_ratio[counts > 0]))
+        return _Units(by_token, by_token, Population.of_values(self.log_ratio[counts > 0]))
+
+    @property
+    def table(self) -> Mapping[str, Array]:
+        return self.scope.rows if self.segments is None else self.scope.segments[self.segments]
 
     @cached_property
-    def _filter(self) -> int | None:
-        rules = unordered_rules(self.correction)
-        return self.scope.plan.filters.index(rules) if rules else None
-
-    @cached_property
-    def _unit_log_ratio(self) -> Array:
-        rows = self.scope.rows
+    def log_ratio(self) -> Array:
+        """[rows] or [segments]"""
         match self.level:
             case Level.SEQUENCE:
-                return rows["sum_d"]
+                return self.table["sum_d"]
             case Level.GEOMETRIC:
-                return rows["sum_d"] / rows["valid_tokens"]
+                return self.table["sum_d"] / self.table["valid_tokens"]
             case Level.SEGMENT:
-                return self.scope.segments[self.name]["log_ratio"]
+                return self.table["log_ratio"]
             case _:
                 return np.zeros(self.scope.sequences)
-
-    @property
-    def _unit_tokens(self) -> Array:
-        return self._table["valid_tokens"]
-
-    @property
-    def _unit_kept(self) -> Array:
-        return self._table["kept"] if self.level is Level.SEGMENT else self.row_kept
-
-    @property
-    def _table(self) -> Mapping[str, Array]:
-        return self.scope.segments[self.name] if self.level is Level.SEGMENT else self.scope.rows
-
-    @cached_property
-    def row_kept(self) -> Array:
-        """[rows] tokens of each row that are kept."""
-        return kept_of_rows(self.scope, self.correction)
 
     @cached_property
     def factor(self) -> float:
         """What batch normalisation divides by, the scope taken as one batch."""
         if not self.weight.normalise:
             return 1.0
-        units = self.every.per_sequence or self.every.moments
-        mean = moments(units, self.parts).mean
+        mean = moments(self.units.per_sequence or self.units.moments, self.parts).mean
         return mean if mean > 1e-8 else 1.0
 
-    def _raw(self) -> dict[str, Figure]:
-        figures = self._weights(self.every, RAW_PIECES, 1.0)
-        figures["ess"] = _log_ess(*self._raw_logs())
-        if self.every.per_sequence is not None:
-            x = self.every.per_sequence.values
-            figures["ess_seq"] = _log_ess(x, 2.0 * x, len(x))
-        return figures
-
-    def _raw_logs(self) -> tuple[Array, Array, int]:
-        """log Σρ and log Σρ² by row (or of each unit), and the number of tokens: never overflows."""
-        rows = self.scope.rows
-        if self.level is Level.TOKEN:
-            return rows["log_sum_ratio"], rows["log_sum_ratio_sq"], self.scope.tokens
-        x, counts = self._unit_log_ratio, np.log(self._unit_tokens)
-        return x + counts, 2.0 * x + counts, self.scope.tokens
-
-    def _weights(self, units: _Units, parts: tuple[Piece, ...], factor: float) -> dict[str, Figure]:
+    def weights_of(self, units: _Units, parts: tuple[Piece, ...], factor: float) -> Figures:
         if not units.moments.size:
-            names = ["weight_mean", "weight_std", "weight_min", "weight_max", "ess", "ess_seq"]
-            return dict.fromkeys([*names, *(f"weight_{q}" for q in QUANTILES)], NONE_KEPT)
+            return dict.fromkeys(WEIGHT_METRICS, NONE_KEPT)
         of_tokens = moments(units.moments, parts).scaled(factor)
         atoms = piecewise(units.quantiles, parts)
         quantiles = weight_quantiles(units.quantiles, parts, list(QUANTILES.values()))
@@ -201,25 +178,64 @@ class _Stages:
             return Absent(f"no one weight a sequence at {self.level.value} level")
         return _ess(moments(units.per_sequence, parts))
 
-    def _bounding(self) -> dict[str, Figure]:
-        tokens = self.every.moments
-        inside = Interval(*EVERYTHING) if self.weight.bound is Bound.NONE else weight_interval(self.weight)
-        n = self.scope.tokens
-        above = tokens.between(math.nextafter(inside.upper, math.inf), math.inf).size if inside.upper < math.inf else 0
-        below = (
-            tokens.between(-math.inf, math.nextafter(inside.lower, -math.inf)).size if inside.lower > -math.inf else 0
-        )
+    def _raw(self) -> Figures:
+        figures = self.weights_of(self.units, RAW_PIECES, 1.0)
+        figures["ess"] = _log_ess(*self._raw_logs())
+        if self.units.per_sequence is not None:
+            x = self.units.per_sequence.values
+            figures["ess_seq"] = _log_ess(x, 2.0 * x, len(x))
+        return figures
+
+    def _raw_logs(self) -> tuple[Array, Array, int]:
+        """log Σρ and log Σρ² of each row or segment, and the number of tokens: never overflows."""
+        if self.level is Level.TOKEN:
+            return self.table["log_sum_ratio"], self.table["log_sum_ratio_sq"], self.scope.tokens
+        x, counts = self.log_ratio, np.log(self.table["valid_tokens"])
+        return x + counts, 2.0 * x + counts, self.scope.tokens
+
+    def _bounding(self) -> Figures:
+        tokens, n = self.units.moments, self.scope.tokens
+        inside = weight_interval(self.weight)
+        below = tokens.between(-math.inf, math.nextafter(inside.lower, -math.inf)) if inside.lower > -math.inf else None
+        within = tokens.between(-math.inf, inside.upper)
         return {
-            "capped_fraction": above / n,
-            "below_lower_fraction": below / n,
+            "capped_fraction": (n - within.size) / n,
+            "below_lower_fraction": (below.size if below else 0) / n,
             "zeroed_fraction": moments(tokens, self.parts).zeros / n,
             "mass_lost": _mass_lost(tokens, self.parts),
         }
 
-    def _normalising(self) -> dict[str, Figure]:
-        return {"batch_norm_factor": self.factor} if self.weight.normalise else {}
 
-    def _rejection(self) -> dict[str, Figure]:
+@dataclass(frozen=True)
+class _KeptTokens:
+    """What the rules and the veto leave of a weight's tokens."""
+
+    scope: Scope
+    correction: Correction
+    every: _EveryToken
+
+    def weights(self) -> Figures:
+        return self.every.weights_of(self.units, self.every.parts, self.every.factor)
+
+    @cached_property
+    def units(self) -> _Units:
+        if not self.correction.all_rules:
+            return self.every.units
+        if self.every.level is not Level.TOKEN:
+            counts = self.row_kept if self.every.segments is None else self.every.table["kept"]
+            return self.every.units_with(counts)
+        inside = rejection_interval(self.correction)
+        rules = unordered_rules(self.correction)
+        keep = self.scope.plan.filters.index(rules) if rules else None
+        cells, values = self.scope.token_cells(keep), self.scope.token_values(keep)
+        return _Units(cells.between(*inside), values.between(*inside), None)
+
+    @cached_property
+    def row_kept(self) -> Array:
+        """[rows] tokens of each row that are kept."""
+        return kept_of_rows(self.scope, self.correction)
+
+    def rejection(self) -> Figures:
         scope, kept = self.scope, self.row_kept
         total = float(kept.sum())
         touched = kept < scope.rows["valid_tokens"]
@@ -227,19 +243,16 @@ class _Stages:
             "masked_fraction": 1.0 - total / scope.tokens,
             "seq_masked_fraction": float(np.count_nonzero(kept == 0)) / scope.sequences,
             "seq_touched_fraction": float(np.count_nonzero(touched)) / scope.sequences,
-            "kept_reward_mean": _kept_mean(scope, kept, "reward", "needs rewards"),
+            "kept_reward_mean": _kept_reward(scope, kept),
             "kept_positive_fraction": _kept_positive(scope, kept),
             **self._gradient_scale(total),
         }
 
-    def _gradient_scale(self, kept_tokens: float) -> dict[str, Figure]:
+    def _gradient_scale(self, kept_tokens: float) -> Figures:
         if not kept_tokens:
             return {"gradient_scale_kept": NONE_KEPT, "gradient_scale_original": 0.0, "gradient_scale": 0.0}
-        mean = moments(self.kept.moments, self.parts).mean / self.factor
-        both = {
-            "gradient_scale_kept": mean,
-            "gradient_scale_original": mean * kept_tokens / self.scope.tokens,
-        }
+        mean = moments(self.units.moments, self.every.parts).mean / self.every.factor
+        both = {"gradient_scale_kept": mean, "gradient_scale_original": mean * kept_tokens / self.scope.tokens}
         own = "kept" if self.correction.denominator is Denominator.KEPT else "original"
         return {**both, "gradient_scale": both[f"gradient_scale_{own}"]}
 
@@ -277,10 +290,10 @@ def _mass_lost(population: Population, parts: tuple[Piece, ...]) -> Figure:
     return mass_lost(population, parts) / total if total > 0 else Absent("no mass: every ratio is 0")
 
 
-def _kept_mean(scope: Scope, kept: Array, column: str, reason: str) -> Figure:
-    if column not in scope.rows:
-        return Absent(reason)
-    values = scope.rows[column][kept > 0]
+def _kept_reward(scope: Scope, kept: Array) -> Figure:
+    if "reward" not in scope.rows:
+        return Absent("needs rewards")
+    values = scope.rows["reward"][kept > 0]
     recorded = values[~np.isnan(values)]
     return float(recorded.mean()) if len(recorded) else NONE_KEPT
 

@@ -40,6 +40,12 @@ def test_help_states_commands_and_exit_codes(run) -> None:
     assert "..." not in text.split("Commands:")[1].split("Exit codes")[0]
 
 
+def test_without_arguments_the_help_goes_to_stderr(run) -> None:
+    result = run()
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: rollout-audit [OPTIONS] COMMAND")
+
+
 def test_version_is_that_of_the_package(run) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert run("--version").out == f"rollout-audit {project['version']}\n"

@@ -1,6 +1,6 @@
 """Write a synthetic dump of any size: zstd Parquet, float32, responses of uneven length.
 
-    python bench/make_dump.py /tmp/dump10 --tokens 10_000_000
+python bench/make_dump.py /tmp/dump10 --tokens 10_000_000
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def group(rows: np.ndarray, total: int, rng: np.random.Generator) -> pa.Table:
     columns = [
         pa.array(step),
         pa.array([f"r{row}" for row in rows]),
-        *(ragged(values, offsets) for values in (rollout.astype(np.float32), training.astype(np.float32), mask.astype(np.uint8))),
+        *(
+            ragged(values, offsets)
+            for values in (rollout.astype(np.float32), training.astype(np.float32), mask.astype(np.uint8))
+        ),
         pa.array(rng.integers(0, 2, len(rows)).astype(np.float32)),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)

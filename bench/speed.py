@@ -1,6 +1,6 @@
 """Reading alone against the whole audit, in one process, alternating: prints medians and their ratio.
 
-    python bench/speed.py /tmp/dump10 --runs 3
+python bench/speed.py /tmp/dump10 --runs 3
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def main() -> None:
     tokens = ra.open_dump(options.folder).total_values
     print(f"tokens          {tokens:,}")
     print(f"A reading       {reading:.2f} s  {reading / tokens * 1e9:.1f} ns/token")
-    print(f"B audit         {auditing:.2f} s  {auditing / tokens * 1e9:.1f} ns/token  {tokens / auditing:,.0f} tokens/s")
+    print(
+        f"B audit         {auditing:.2f} s  {auditing / tokens * 1e9:.1f} ns/token  {tokens / auditing:,.0f} tokens/s"
+    )
     print(f"B / A           {statistics.median(b / a for a, b in pairs):.2f}")
 
 

@@ -28,7 +28,6 @@ from rollout_audit.audit.report import (
     Report,
     Settings,
     StageReport,
-    Status,
     StepCorrection,
     StepReport,
     ToolTag,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["assemble"]
 
 WORST_LISTED = 20
+STEPS_NAMED = 6
 LIBRARIES = ("numpy", "pyarrow", "safetensors", "torch")
 
 Array = NDArray[np.float64]
@@ -69,9 +69,10 @@ class _Assembly:
     log: FaultLog
 
     def report(self) -> Report:
-        verdicts = health.judge(self._figures(self.audit.options.reference))
+        verdicts = health.judge(self._figures(self.audit.options.reference, self.native, self.stages))
         status = health.worst_status([v.status for v in verdicts])
         overall = self.native[self.audit.primary]
+        steps = [self._step_report(step) for step in self.steps]
         report = Report(
             tool=ToolTag(version=version("rollout-audit"), libraries={name: version(name) for name in LIBRARIES}),
             created=_created(),
@@ -79,14 +80,14 @@ class _Assembly:
             settings=self._settings(),
             counts=self._counts(),
             status=status,
-            headline=_headline(status, verdicts, overall),
+            headline=_headline(verdicts, overall, steps),
             health=verdicts,
             findings=[FindingReport(**asdict(f)) for f in self.log.findings([f.name for f in self.audit.dump.files])],
             dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.log.dropped)],
             overall=dict(overall),
             overall_reasons=dict(overall.reasons),
             pairs=[_pair_report(pair, self.native[pair]) for pair in self.audit.pairs],
-            steps=[self._step_report(step) for step in self.steps],
+            steps=steps,
             corrections=[self._correction_report(p) for p in self.audit.options.presets],
             worst_tokens=self._worst_tokens(),
             worst_sequences=self._worst_sequences(),
@@ -132,10 +133,10 @@ class _Assembly:
         corrections = self.audit.options.corrections
         return {n: correction_stages(scopes[self.audit.pair_of(c)], n, c) for n, c in corrections.items()}
 
-    def _figures(self, name: str) -> health.Figures:
-        pair = self.audit.pair_of(self.audit.options.corrections[name])
-        native, stages = self.native[pair], self.stages[name]
-        return health.Figures(native, native.reasons, stages, _stage_reasons(stages), name)
+    def _figures(self, name: str, native: Mapping[Pair, Metrics], stages: Mapping[str, Stages]) -> health.Figures:
+        """What the health rules look at, of the whole dump or of one step."""
+        metrics, own = native[self.audit.pair_of(self.audit.options.corrections[name])], stages[name]
+        return health.Figures(metrics, metrics.reasons, own, _stage_reasons(own), name)
 
     def _inputs(self) -> list[InputFile]:
         return [
@@ -178,6 +179,7 @@ class _Assembly:
     def _step_report(self, step: int) -> StepReport:
         native, stages = self.by_step[step]
         primary = self.audit.primary
+        verdicts = health.judge(self._figures(self.audit.options.reference, native, stages))
         rows = self.evidence[primary].scope(step).rows
         tokens = int(rows["valid_tokens"].sum())
         return StepReport(
@@ -187,6 +189,8 @@ class _Assembly:
             mean_tokens=tokens / len(rows["step"]) if len(rows["step"]) else None,
             policy_age=_mean_of(rows, "policy_age"),
             reward_mean=_mean_of(rows, "reward"),
+            status=health.worst_status([v.status for v in verdicts if v.status != "unmeasured"]),
+            past_limit=_past_limit(verdicts),
             metrics=dict(native[primary]),
             reasons=dict(native[primary].reasons),
             pairs={pair.name: dict(native[pair]) for pair in self.audit.pairs if pair != primary},
@@ -209,7 +213,7 @@ class _Assembly:
             training_column=self.audit.pair_of(correction).training,
             stages=StageReport(**{stage: dict(stages[stage]) for stage in STAGES}),
             reasons=_stage_reasons(stages),
-            status=health.mark(self._figures(preset.name)),
+            status=health.mark(self._figures(preset.name, self.native, self.stages)),
         )
 
     def _worst_tokens(self) -> list[WorstTokenReport]:
@@ -331,15 +335,29 @@ def _created() -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _headline(status: Status, verdicts: Sequence[HealthVerdict], overall: Metrics) -> str:
-    broken = [v for v in verdicts if v.status in ("critical", "warn")]
+def _headline(verdicts: Sequence[HealthVerdict], overall: Metrics, steps: Sequence[StepReport]) -> str:
+    broken = _past_limit(verdicts)
+    by_step = "" if len(steps) < 2 else _broken_in(steps, broken)
     k3, ratio = overall["kl_k3"], overall["ppl_ratio"]
-    size = f"KL(μ‖π) ≈ {k3:.2g} by k3, ppl ratio {ratio:.4g}" if k3 is not None and ratio is not None else ""
-    if not broken:
-        return f"The two policies agree within all health limits ({size})."
-    names = ", ".join(dict.fromkeys(v.metric for v in broken))
-    word = "Critical" if status == "critical" else "Worth a look"
-    return f"{word}: {names} past the limit ({size})."
+    size = f" (k3 {k3:.2g}, ppl ratio {ratio:.4g})" if k3 is not None and ratio is not None else ""
+    if broken:
+        return f"{', '.join(broken)} past the limit{size}{'; ' + by_step if by_step else ''}."
+    return f"The two policies agree within all health limits{size}{', but ' + by_step if by_step else ''}."
+
+
+def _broken_in(steps: Sequence[StepReport], already_said: Sequence[str]) -> str:
+    """The steps that break a rule which the pooled figures keep: pooling hides them."""
+    found = [step for step in steps if set(step.past_limit) - set(already_said)]
+    if not found:
+        return ""
+    metrics = dict.fromkeys(m for step in found for m in step.past_limit if m not in already_said)
+    numbers = ", ".join(str(step.step) for step in found[:STEPS_NAMED])
+    more = f" and {len(found) - STEPS_NAMED} more" if len(found) > STEPS_NAMED else ""
+    return f"{', '.join(metrics)} past the limit in step{'' if len(found) == 1 else 's'} {numbers}{more}"
+
+
+def _past_limit(verdicts: Sequence[HealthVerdict]) -> list[str]:
+    return list(dict.fromkeys(v.metric for v in verdicts if v.status in ("critical", "warn")))
 
 
 def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:

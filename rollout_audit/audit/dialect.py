@@ -15,7 +15,7 @@ from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.selection import ConfigSource, configure
 from rollout_audit.corrections.packing import pack
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.dump import Dump
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.engines.threads import default_workers, map_in_order
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
@@ -39,13 +39,26 @@ def trainer_metrics(
     *,
     per_step: Literal[False] = False,
     on_fault: OnFault = "stop",
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Metrics: ...
 @overload
 def trainer_metrics(
-    dump: Dump, trainer: str, config: ConfigSource, *, per_step: Literal[True], on_fault: OnFault = "stop"
+    dump: Dump,
+    trainer: str,
+    config: ConfigSource,
+    *,
+    per_step: Literal[True],
+    on_fault: OnFault = "stop",
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> dict[int, Metrics]: ...
 def trainer_metrics(
-    dump: Dump, trainer: str, config: ConfigSource, *, per_step: bool = False, on_fault: OnFault = "stop"
+    dump: Dump,
+    trainer: str,
+    config: ConfigSource,
+    *,
+    per_step: bool = False,
+    on_fault: OnFault = "stop",
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Metrics | dict[int, Metrics]:
     """The very keys and definitions that a trainer logs, its quirks included.
 
@@ -55,13 +68,14 @@ def trainer_metrics(
         config: the trainer's own keys as a dict, a YAML, JSON or TOML file, or the name of one of its presets.
         per_step: one batch a step, as the trainer computes; else all rows are one batch.
         on_fault: as in `analyze`.
+        chunk_tokens: as in `analyze`.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
         DumpError: the dump cannot be read as asked.
     """
     dialect, settings = configure(trainer, config)
-    batches = _Dialect(dump, dialect, settings).gather(on_fault)
+    batches = _Dialect(dump, dialect, settings).gather(on_fault, chunk_tokens)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -73,9 +87,10 @@ class _Dialect:
     trainer: Trainer[Any]
     config: Any
 
-    def gather(self, on_fault: OnFault) -> _Batches:
+    def gather(self, on_fault: OnFault, chunk_tokens: int) -> _Batches:
         columns, pair = RowTable(), PairState()
-        chunks = self.dump.chunks(fields=(self.pair.training, "advantages"), on_fault=on_fault)
+        fields = (self.pair.training, "advantages")
+        chunks = self.dump.chunks(fields=fields, on_fault=on_fault, chunk_tokens=chunk_tokens)
         with one_torch_thread():
             for part, state in map_in_order(self._chunk, chunks, default_workers()):
                 columns.absorb(part)

@@ -154,6 +154,8 @@ class StepReport(Strict):
     mean_tokens: Number = Field(description="valid tokens of a sequence, mean")
     policy_age: Number = Field(description="trainer_version − policy_version, mean; null where not recorded")
     reward_mean: Number
+    status: Status = Field(description="how the health rules stand on this step taken as a batch")
+    past_limit: list[str] = Field(description="metrics whose health rule is broken in this step, worst first")
     metrics: Figures
     reasons: Reasons
     pairs: dict[str, Figures] = Field(description="native metrics of the other pairs, by name")

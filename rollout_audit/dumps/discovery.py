@@ -95,9 +95,7 @@ def _locate(path: str) -> _Place:
     try:
         fs, inner = fsspec.core.url_to_fs(path)
     except (ImportError, ValueError, OSError) as error:
-        raise DumpNotFoundError(
-            f"{path}: cannot open this kind of URI ({type(error).__name__}: {error})"
-        ) from error
+        raise DumpNotFoundError(f"{path}: cannot open this kind of URI ({type(error).__name__}: {error})") from error
     protocol = path.partition("://")[0]
     return _Place(fs, inner, "" if protocol == "file" else f"{protocol}://")
 
@@ -190,9 +188,7 @@ def _describe(place: _Place, name: str) -> DumpFile:
             stream.seek(max(size - 4, 0))
             tail = stream.read(4)
     except OSError as error:
-        raise UnreadableFileError(
-            f"{place.uri}: cannot be read ({error.strerror or type(error).__name__})"
-        ) from error
+        raise UnreadableFileError(f"{place.uri}: cannot be read ({error.strerror or type(error).__name__})") from error
     return DumpFile(name, place.uri, _recognise(place.uri, size, head, tail), size)
 
 

@@ -168,9 +168,7 @@ class Dump:
             raise NothingToAuditError(f"{self._named()}: no row is in the steps asked for, nothing to audit")
         if not sum(log.kept.values()):
             dropped = f" after {len(log.dropped)} faulty rows were left out" if log.dropped else ""
-            raise NothingToAuditError(
-                f"{self._named()}: no valid token in {rows} rows{dropped}, nothing to audit"
-            )
+            raise NothingToAuditError(f"{self._named()}: no valid token in {rows} rows{dropped}, nothing to audit")
 
     def _named(self) -> str:
         return self.files[0].name if len(self.files) == 1 else f"{len(self.files)} files"
@@ -229,9 +227,7 @@ def _inform(file: DumpFile, field_map: Mapping[str, str], layout: str | None) ->
     _check_types(file, source.columns, mapping)
     values = source.values(mapping["rollout_log_probs"].column)
     step = source.step if source.step is not None else step_from_path(file.path)
-    return FileInfo(
-        file, source.columns, mapping, source.rows, source.row_groups, values, step, _digest(file, source)
-    )
+    return FileInfo(file, source.columns, mapping, source.rows, source.row_groups, values, step, _digest(file, source))
 
 
 def _digest(file: DumpFile, source: Source) -> str:
@@ -243,9 +239,7 @@ def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mappi
     for name, mapped in mapping.items():
         column = by_name[mapped.column]
         if problem := _type_problem(name, column):
-            raise UnreadableFileError(
-                f"{file.name}: column {column.name!r} ({name}) holds {column.type}, {problem}"
-            )
+            raise UnreadableFileError(f"{file.name}: column {column.name!r} ({name}) holds {column.type}, {problem}")
 
 
 def _type_problem(name: str, column: ColumnInfo) -> str | None:

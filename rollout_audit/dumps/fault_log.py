@@ -70,9 +70,7 @@ class FaultLog:
         for (file, _, _), fault in other.faults.items():
             self._join(file, fault)
         for file, rows in other.rows.items():
-            self.count(
-                file, rows=rows, tokens=other.tokens[file], valid=other.valid[file], kept=other.kept[file]
-            )
+            self.count(file, rows=rows, tokens=other.tokens[file], valid=other.valid[file], kept=other.kept[file])
         self.dropped.extend(other.dropped)
         self.notes |= other.notes
 

@@ -99,14 +99,10 @@ def rows_of(places: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np
     return np.searchsorted(offsets, places, side="right").astype(np.int64) - 1
 
 
-def fault_at(
-    kind: str, column: str, places: NDArray[np.int64], offsets: NDArray[np.int64], detail: str = ""
-) -> Fault:
+def fault_at(kind: str, column: str, places: NDArray[np.int64], offsets: NDArray[np.int64], detail: str = "") -> Fault:
     """The fault at these places (ascending, at least one) of the packed tokens."""
     rows = rows_of(places, offsets)
-    return Fault(
-        kind, column, np.unique(rows), int(rows[0]), int(places[0] - offsets[rows[0]]), len(places), detail
-    )
+    return Fault(kind, column, np.unique(rows), int(rows[0]), int(places[0] - offsets[rows[0]]), len(places), detail)
 
 
 def check_tokens(

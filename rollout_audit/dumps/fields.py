@@ -160,8 +160,7 @@ def _find(field: Field, free: list[str], chosen: Mapping[str, str], where: str) 
     hits = [alias for alias in field.aliases if alias in free]
     if len(hits) > 1 and field.kind != "row":
         raise UsageError(
-            f"{where}: both {hits[0]!r} and {hits[1]!r} could be {field.name}; "
-            f"choose with --map {field.name}=COLUMN"
+            f"{where}: both {hits[0]!r} and {hits[1]!r} could be {field.name}; choose with --map {field.name}=COLUMN"
         )
     return Mapped(hits[0], "alias") if hits else None
 
@@ -193,9 +192,7 @@ def _check_needed(mapping: Mapping[str, Mapped], names: list[str], where: str) -
         raise MissingFieldError(_missing("old_log_probs", names, mapping, where, " (or log_probs)"))
 
 
-def _missing(
-    field: str, names: list[str], mapping: Mapping[str, Mapped], where: str, alternative: str = ""
-) -> str:
+def _missing(field: str, names: list[str], mapping: Mapping[str, Mapped], where: str, alternative: str = "") -> str:
     taken = {mapped.column for mapped in mapping.values()}
     hint = suggest(field, [name for name in names if name not in taken])
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from os import fsencode
 from posixpath import commonpath, dirname, relpath
 
 __all__ = ["natural_key", "report_names", "step_from_path"]
@@ -29,14 +30,19 @@ def _pieces(text: str) -> list[tuple[int, int, str]]:
 
 
 def report_names(paths: list[str]) -> list[str]:
-    """Each path relative to the folder that all of them share, however they were typed."""
+    """Each path relative to the folder that all of them share, however they were typed, as printable text."""
     if not paths:
         return []
     try:
         parent = commonpath([dirname(path) for path in paths])
     except ValueError:  # on different file systems
-        return paths
-    return [relpath(path, parent) for path in paths]
+        return [_printable(path) for path in paths]
+    return [_printable(relpath(path, parent)) for path in paths]
+
+
+def _printable(path: str) -> str:
+    """Bytes that the locale cannot decode arrive as lone surrogates, which no report can hold."""
+    return fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def step_from_path(path: str) -> int:

@@ -30,9 +30,7 @@ def _mask_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
     double = [info for info in infos if _other_mask(info)]
     if double:
         used = double[0].fields["response_mask"].column
-        text = (
-            f"both {used!r} and 'loss_mask' are there: {used!r} is used (else --map response_mask=loss_mask)"
-        )
+        text = f"both {used!r} and 'loss_mask' are there: {used!r} is used (else --map response_mask=loss_mask)"
         yield Finding("two_masks", "info", text, double[0].file.name, count=len(double))
 
 
@@ -44,9 +42,7 @@ def _other_mask(info: FileInfo) -> bool:
 
 def _type_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
     for field in _LOG_PROBS:
-        holders = [
-            (info, info.column(info.fields[field].column).element) for info in infos if field in info.fields
-        ]
+        holders = [(info, info.column(info.fields[field].column).element) for info in infos if field in info.fields]
         kinds = sorted({kind for _, kind in holders if kind != "null"})
         for kind, digits in _COARSE.items():
             files = [info.file.name for info, element in holders if element == kind]

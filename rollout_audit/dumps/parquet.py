@@ -40,14 +40,15 @@ class ParquetSource:
             raise _damaged(file, "footer", error) from error
 
     def _handle(self) -> Any:
-        return open_binary(self._file.path) if "://" in self._file.path else self._file.path
+        """Arrow reads local files itself, where it can spell their names: it takes UTF-8 only."""
+        path = self._file.path
+        spelt = path.encode("utf-8", "replace").decode() == path
+        return path if spelt and "://" not in path else open_binary(path)
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
         return tuple(
-            ColumnInfo(
-                field.name, str(field.type), element_name(field.type), is_list_type(_plain(field.type))
-            )
+            ColumnInfo(field.name, str(field.type), element_name(field.type), is_list_type(_plain(field.type)))
             for field in self._schema
         )
 
@@ -86,9 +87,7 @@ class ParquetSource:
         wanted = [info.name for info in self.columns if info.name in columns]
         with pq.ParquetFile(self._handle(), metadata=self._footer_of, **_BOUNDED) as parquet:
             for group in row_groups:
-                yield from self._group(
-                    parquet, group, wanted, self._rows_a_batch(group, size_by, chunk_tokens)
-                )
+                yield from self._group(parquet, group, wanted, self._rows_a_batch(group, size_by, chunk_tokens))
 
     def _group(self, parquet: Any, group: int, wanted: list[str], batch_rows: int) -> Iterator[Batch]:
         first = self._starts[group]

@@ -79,9 +79,7 @@ class TensorSource:
             self.footer, header = _header(file, stream)
             metadata = header.pop("__metadata__", None) or {}
             self._metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
-            self._tensors = {
-                name: _tensor(file, name, entry, len(self.footer)) for name, entry in header.items()
-            }
+            self._tensors = {name: _tensor(file, name, entry, len(self.footer)) for name, entry in header.items()}
             self._check_extent()
             self._offsets, self._width = self._read_rows(stream, layout)
 
@@ -141,9 +139,7 @@ class TensorSource:
         if not self._is_list(tensor):
             return _per_row(self._read(stream, tensor, *self._row_span(tensor, first, last)), last - first)
         if self._width is None:
-            return Ragged(
-                self._read(stream, tensor, int(self._offsets[first]), int(self._offsets[last])), offsets
-            )
+            return Ragged(self._read(stream, tensor, int(self._offsets[first]), int(self._offsets[last])), offsets)
         values = self._read(stream, tensor, first * self._width, last * self._width)
         return Ragged(self._trimmed(values, offsets), offsets)
 
@@ -178,8 +174,7 @@ class TensorSource:
         end = max((tensor.end for tensor in self._tensors.values()), default=len(self.footer))
         if end > self._file.size:
             raise UnreadableFileError(
-                f"{self._file.path}: truncated safetensors ({self._file.size} of {end} bytes), "
-                "or still being written"
+                f"{self._file.path}: truncated safetensors ({self._file.size} of {end} bytes), or still being written"
             )
 
     def _read_rows(self, stream: IO[bytes], layout: str | None) -> tuple[NDArray[np.int64], int | None]:
@@ -226,10 +221,7 @@ class TensorSource:
         return lead
 
     def _listed(self) -> str:
-        return (
-            ", ".join(f"{t.name} {t.type}{list(t.shape)}" for t in self._tensors.values())
-            or "no tensor at all"
-        )
+        return ", ".join(f"{t.name} {t.type}{list(t.shape)}" for t in self._tensors.values()) or "no tensor at all"
 
     def _lengths(self, stream: IO[bytes]) -> NDArray[np.int64] | None:
         """[rows] from `cu_seqlens` or one of the names of lengths."""
@@ -247,9 +239,7 @@ def _header(file: DumpFile, stream: IO[bytes]) -> tuple[bytes, dict[str, Any]]:
     prefix = stream.read(8)
     length = int.from_bytes(prefix, "little")
     if length > _MAX_HEADER:
-        raise UnreadableFileError(
-            f"{file.path}: not a safetensors file (its header would be {length} bytes long)"
-        )
+        raise UnreadableFileError(f"{file.path}: not a safetensors file (its header would be {length} bytes long)")
     body = stream.read(length)
     try:
         header = json.loads(body)
@@ -266,14 +256,10 @@ def _tensor(file: DumpFile, name: str, entry: Any, data_start: int) -> _Tensor:
         shape = tuple(int(size) for size in entry["shape"])
         tensor = _Tensor(name, str(entry["dtype"]), shape, data_start + int(start), data_start + int(end))
     except (KeyError, TypeError, ValueError) as error:
-        raise UnreadableFileError(
-            f"{file.path}: damaged safetensors, tensor {name!r} is not described"
-        ) from error
+        raise UnreadableFileError(f"{file.path}: damaged safetensors, tensor {name!r} is not described") from error
     kind = _TYPES.get(tensor.type)
     if kind and tensor.size * np.dtype(kind[0]).itemsize != tensor.end - tensor.start:
-        raise UnreadableFileError(
-            f"{file.path}: damaged safetensors, tensor {name!r} does not fill its bytes"
-        )
+        raise UnreadableFileError(f"{file.path}: damaged safetensors, tensor {name!r} does not fill its bytes")
     return tensor
 
 

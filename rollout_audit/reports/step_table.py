@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from rollout_audit.audit import health
-from rollout_audit.audit.report import HealthVerdict, Report, StepReport
+from rollout_audit.audit.report import Report, StepReport
 from rollout_audit.reports import figures
 from rollout_audit.reports.tables import Cell, Column, Table
 
-__all__ = ["step_table", "step_verdicts"]
+__all__ = ["step_table"]
 
 STEPS_SHOWN = 16
 STEPS_LISTED = 8
@@ -42,24 +41,11 @@ def _native(metric: str) -> StepReader:
     return lambda _, step: step.metrics.get(metric)
 
 
-def step_verdicts(report: Report, step: StepReport) -> list[HealthVerdict]:
-    """What the health rules say of one step; rules whose figures are not kept by step say nothing."""
-    reference = report.settings.reference
-    own = step.corrections[reference]
-    stages: dict[str, Mapping[str, Number]] = {"raw": {}, "bounded": own.bounded, "kept": own.kept}
-    verdicts = health.judge(health.Figures(step.metrics, step.reasons, stages, {}, reference))
-    return [verdict for verdict in verdicts if verdict.status != "unmeasured"]
-
-
-def _step_mark(report: Report, step: StepReport) -> str:
-    return health.worst_status([verdict.status for verdict in step_verdicts(report, step)])
-
-
 def _broken_in(report: Report) -> str:
     """Which rules are broken in which steps."""
     steps: dict[str, list[int]] = {}
     for step in report.steps:
-        for metric in dict.fromkeys(v.metric for v in step_verdicts(report, step) if v.status != "ok"):
+        for metric in step.past_limit:
             steps.setdefault(metric, []).append(step.step)
     texts = [f"{metric} in {_listed(found)}" for metric, found in steps.items()]
     return f"Past the limit: {'; '.join(texts)}." if texts else ""
@@ -90,7 +76,7 @@ _STEP_COLUMNS: tuple[tuple[Column, StepReader], ...] = (
         lambda report, step: _kept(report.settings.reference, "ess")(report, step),
     ),
     (Column("ess_seq", "ess\nseq", "number", 3), _kept(SEQUENCE_WEIGHTED, "ess_seq")),
-    (Column("mark", "mark", "status"), _step_mark),
+    (Column("mark", "mark", "status"), lambda _, step: step.status),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from rollout_audit.audit.report import HealthVerdict, Report
@@ -16,8 +15,6 @@ from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Ta
 from rollout_audit.reports.worst import worst_tables
 
 __all__ = ["report_document"]
-
-STATUS_PREFIX = re.compile("^(Critical|Worth a look): ")
 
 
 def report_document(report: Report, gates: Sequence[str] = ()) -> Document:
@@ -35,7 +32,7 @@ def report_document(report: Report, gates: Sequence[str] = ()) -> Document:
 
 
 def _blocks(report: Report, gates: Sequence[str]) -> Iterator[Block]:
-    yield Verdict(report.status, STATUS_PREFIX.sub("", report.headline))
+    yield Verdict(report.status, report.headline)
     yield from (Note(line) for line in _preamble(report))
     yield from (Note(line) for line in gates)
     yield from _health(report)

@@ -69,9 +69,7 @@ def row_values(sums: Rows, tokens: Rows) -> Rows:
     return sums / (tokens + EPSILON)
 
 
-def percentiles(
-    levels: Sequence[float], tokens: int, order: OrderStatistics, weight: Callable[[Rows], Rows]
-) -> Rows:
+def percentiles(levels: Sequence[float], tokens: int, order: OrderStatistics, weight: Callable[[Rows], Rows]) -> Rows:
     """Quantiles of weight(log-ratio) over the tokens, interpolated linearly between neighbouring weights."""
     place = np.asarray(levels) * (tokens - 1)
     below = np.floor(place).astype(np.int64)

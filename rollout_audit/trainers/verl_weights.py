@@ -89,9 +89,7 @@ def level_of_rows(rows: Columns, level: Level) -> NDArray[np.float64]:
 def outside(rows: Columns, level: Level, lower: float, upper: float) -> dict[str, float]:
     """Share above and below the bounds: of all B rows at sequence level, else of valid tokens."""
     if level is Level.SEQUENCE:
-        high, low = (
-            fraction(hits) for hits in (rows["log_ratio"] > np.log(upper), rows["log_ratio"] < np.log(lower))
-        )
+        high, low = (fraction(hits) for hits in (rows["log_ratio"] > np.log(upper), rows["log_ratio"] < np.log(lower)))
     else:
         high, low = (token_mean(rows[count], rows["tokens"]) for count in ("is_above", "is_below"))
     return {"rollout_is_ratio_fraction_high": high, "rollout_is_ratio_fraction_low": low}

@@ -90,7 +90,9 @@ def test_engine_mismatch_and_policy_update_stand_apart() -> None:
     """d_total = d_engine + d_update token by token, so the k1 means add up."""
     pairs = {p.name: p.metrics for p in report_of("grpo_run").pairs}
     assert set(pairs) == {"engine", "policy_update", "total"}
-    assert pairs["total"]["kl_k1"] == pytest.approx(pairs["engine"]["kl_k1"] + pairs["policy_update"]["kl_k1"], rel=1e-9)
+    assert pairs["total"]["kl_k1"] == pytest.approx(
+        pairs["engine"]["kl_k1"] + pairs["policy_update"]["kl_k1"], rel=1e-9
+    )
 
 
 def test_bypass_presets_look_at_the_current_policy() -> None:

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import torch
 
+import rollout_audit as ra
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import sorted_order
@@ -57,7 +58,18 @@ def chunks_of(case: str, parts: int) -> list[Tokens]:
     return [pack(rows[start:end]) for start, end in pairwise(bounds)]
 
 
-def trainer_metrics(case: str, trainer_name: str, config: dict[str, object], parts: int = 2) -> Metrics:
+@cache
+def dump_of(case: str) -> ra.Dump:
+    return ra.open_dump(HERE / "dumps" / case)
+
+
+def streamed(case: str, trainer_name: str, config: dict[str, object]) -> Metrics:
+    """Through the public function, in chunks of some rows."""
+    name = TOOL_NAMES.get(trainer_name, trainer_name)
+    return ra.trainer_metrics(dump_of(case), name, config, chunk_tokens=2000)
+
+
+def in_parts(case: str, trainer_name: str, config: dict[str, object], parts: int) -> Metrics:
     trainer = get_trainer(TOOL_NAMES.get(trainer_name, trainer_name))
     parsed = trainer.configure(config)
     chunks = chunks_of(case, parts)
@@ -79,10 +91,8 @@ def agrees(metric: str, got: float | None, expected: float) -> bool:
 def compare(case: str, values: pl.DataFrame) -> tuple[int, list[str]]:
     """How many values were looked at, and a line for each that disagrees."""
     looked_at, found = 0, list[str]()
-    for (trainer, config), part in values.filter(case=case).group_by(
-        "trainer", "config", maintain_order=True
-    ):
-        got = trainer_metrics(case, str(trainer), json.loads(str(config)))
+    for (trainer, config), part in values.filter(case=case).group_by("trainer", "config", maintain_order=True):
+        got = streamed(case, str(trainer), json.loads(str(config)))
         expected = dict(part.select("metric", "value").iter_rows())
         if "*" in expected:
             faults = faults_of_zero_weights(got, usual_keys(str(trainer), str(config)))
@@ -139,5 +149,5 @@ def test_verl_of_january_2026_agrees(case: str) -> None:
 def test_chunking_changes_nothing(case: str) -> None:
     for trainer, text in EXPECTED.select("trainer", "config").unique().iter_rows():
         config = json.loads(text)
-        whole, pieces = (trainer_metrics(case, trainer, config, parts) for parts in (1, 7))
+        whole, pieces = (in_parts(case, trainer, config, parts) for parts in (1, 7))
         assert whole == pieces

@@ -18,9 +18,7 @@ def write(tmp_path: Path) -> Any:
     def _write(name: str = "dump.parquet", row_group_size: int | None = None, **columns: Any) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(
-            pa.table({k: _array(k, v) for k, v in columns.items()}), path, row_group_size=row_group_size
-        )
+        pq.write_table(pa.table({k: _array(k, v) for k, v in columns.items()}), path, row_group_size=row_group_size)
         return path
 
     return _write

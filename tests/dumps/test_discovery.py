@@ -210,14 +210,10 @@ BAD_FILES: list[tuple[str, str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"), [b[1:] for b in BAD_FILES], ids=[b[0] for b in BAD_FILES]
-)
+@pytest.mark.parametrize(("name", "content", "message"), [b[1:] for b in BAD_FILES], ids=[b[0] for b in BAD_FILES])
 def test_bad_file_gives_one_line(write: Any, tmp_path: Path, name: str, content: Any, message: str) -> None:
     if callable(content):
-        content = content(
-            write("sound.parquet", **COLUMNS).read_bytes(), _tensor_file(tmp_path / "s.safetensors")
-        )
+        content = content(write("sound.parquet", **COLUMNS).read_bytes(), _tensor_file(tmp_path / "s.safetensors"))
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(UnreadableFileError) as raised:
@@ -238,9 +234,7 @@ def test_damaged_footer_and_pages(write: Any, tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
     path = tmp_path / "pages.parquet"
     path.write_bytes(sound[:4] + b"\xff" * 40 + sound[44:])
-    with pytest.raises(
-        UnreadableFileError, match="damaged Parquet, the row group 0 cannot be read"
-    ) as raised:
+    with pytest.raises(UnreadableFileError, match="damaged Parquet, the row group 0 cannot be read") as raised:
         list(open_dump(path).chunks())
     assert "\n" not in str(raised.value)
 
@@ -254,8 +248,7 @@ def test_nothing_there(write: Any, tmp_path: Path) -> None:
         "nowhere.parquet": "no such file or folder",
         "*.parquet": "no file matches this pattern",
         "empty": "the folder holds no file; expected .parquet or .safetensors",
-        "foreign": "no .parquet or .safetensors file in the folder "
-        "(found 2 × .jsonl, 1 × .pt, 1 × no suffix)",
+        "foreign": "no .parquet or .safetensors file in the folder (found 2 × .jsonl, 1 × .pt, 1 × no suffix)",
     }
     for name, message in cases.items():
         with pytest.raises(DumpNotFoundError) as raised:

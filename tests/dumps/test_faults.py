@@ -146,9 +146,7 @@ def _sound() -> dict[str, Any]:
     return {"rollout_log_probs": R, "old_log_probs": R, "response_mask": ONES}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected", "text"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
-)
+@pytest.mark.parametrize(("changes", "expected", "text"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
 def test_fault_is_found_with_its_place(write: Any, changes: Any, expected: Any, text: str) -> None:
     dump = open_dump(write(**(_sound() | changes)))
     (finding,) = inspect_dump(dump).findings
@@ -263,9 +261,7 @@ def test_file_without_valid_tokens_is_a_warning(write: Any, tmp_path: Path) -> N
 
 def test_no_valid_token_in_the_whole_dump(write: Any) -> None:
     dump = open_dump(write(**(_sound() | {"response_mask": [[0] * 3, [], [0] * 4]})))
-    with pytest.raises(
-        NothingToAuditError, match=r"^dump.parquet: no valid token in 3 rows, nothing to audit$"
-    ):
+    with pytest.raises(NothingToAuditError, match=r"^dump.parquet: no valid token in 3 rows, nothing to audit$"):
         list(dump.chunks())
     assert inspect_dump(dump).findings[0].kind == "nothing_to_audit"
 
@@ -286,9 +282,7 @@ def test_zero_rows(write: Any) -> None:
 
 def test_dropped_rows_are_named_and_the_rest_is_untouched(write: Any) -> None:
     bad = [[-0.5, NAN, -0.2], [], [-0.5, -0.7, -2.0, -3.0]]
-    path = write(
-        **(_sound() | {"rollout_log_probs": bad, "uid": ["a", "b", "c"], "reward": [1.0, None, 0.5]})
-    )
+    path = write(**(_sound() | {"rollout_log_probs": bad, "uid": ["a", "b", "c"], "reward": [1.0, None, 0.5]}))
     log = FaultLog()
     (chunk,) = open_dump(path).chunks(on_fault="drop", log=log)
     assert [(d.file, d.row, d.uid, d.kind) for d in log.dropped] == [("dump.parquet", 0, "a", "nan")]

@@ -70,8 +70,7 @@ ERRORS: list[tuple[list[str], dict[str, str], type[Exception], str]] = [
         ["rollout_log_probs", "prev_logprobs", "prox_logp"],
         {},
         UsageError,
-        "f: both 'prev_logprobs' and 'prox_logp' could be old_log_probs; "
-        "choose with --map old_log_probs=COLUMN",
+        "f: both 'prev_logprobs' and 'prox_logp' could be old_log_probs; choose with --map old_log_probs=COLUMN",
     ),
     (
         ["rollout_log_probs", "old_log_probs"],
@@ -111,9 +110,7 @@ def test_ambiguous_row_field_takes_the_first_of_the_table() -> None:
 
 def test_map_reaches_the_reader(write: Any) -> None:
     path = write(mine_log_probs=LP, yours_log_probs=[[-0.4, -0.1]])
-    dump = open_dump(
-        path, field_map={"rollout_log_probs": "mine_log_probs", "old_log_probs": "yours_log_probs"}
-    )
+    dump = open_dump(path, field_map={"rollout_log_probs": "mine_log_probs", "old_log_probs": "yours_log_probs"})
     assert dump.columns_read == ("mine_log_probs", "yours_log_probs")
     (row,) = dump.rows()
     assert row.old_log_probs is not None
@@ -151,7 +148,5 @@ def test_columns_of_the_wrong_type(write: Any, column: Any, message: str) -> Non
 
 
 def test_layout_has_two_words(write: Any) -> None:
-    with pytest.raises(
-        UsageError, match=r"layout = 'paded': expected padded or packed; did you mean 'padded'\?"
-    ):
+    with pytest.raises(UsageError, match=r"layout = 'paded': expected padded or packed; did you mean 'padded'\?"):
         open_dump(write(rollout_log_probs=LP, old_log_probs=LP), layout="paded")

@@ -72,10 +72,7 @@ def test_long_int8_mask_does_not_wrap(write: Any) -> None:
     lp = [[-0.5] * 300]
     mask = pa.array([[1] * 300], pa.list_(pa.int8()))
     assert (
-        inspect_dump(
-            open_dump(write(rollout_log_probs=lp, old_log_probs=lp, response_mask=mask))
-        ).valid_tokens
-        == 300
+        inspect_dump(open_dump(write(rollout_log_probs=lp, old_log_probs=lp, response_mask=mask))).valid_tokens == 300
     )
 
 
@@ -99,9 +96,7 @@ def test_list_of_null_in_the_first_file_does_no_harm(write: Any, tmp_path: Path)
 
 
 def test_null_column_counts_as_absent(write: Any) -> None:
-    path = write(
-        rollout_log_probs=R, old_log_probs=R, response_mask=ONES, log_probs=pa.nulls(3), reward=pa.nulls(3)
-    )
+    path = write(rollout_log_probs=R, old_log_probs=R, response_mask=ONES, log_probs=pa.nulls(3), reward=pa.nulls(3))
     dump = open_dump(path)
     assert (dump.has("log_probs"), dump.has("reward")) == (False, False)
     (chunk,) = dump.chunks()
@@ -145,9 +140,7 @@ def test_columns_in_any_order_and_extra_ones(write: Any, tmp_path: Path) -> None
 
 def test_column_names_with_dots(write: Any) -> None:
     path = write(**{"batch.rollout_log_probs": R, "batch.old": pa.array(R), "batch": pa.array([1, 2, 3])})
-    dump = open_dump(
-        path, field_map={"rollout_log_probs": "batch.rollout_log_probs", "old_log_probs": "batch.old"}
-    )
+    dump = open_dump(path, field_map={"rollout_log_probs": "batch.rollout_log_probs", "old_log_probs": "batch.old"})
     assert [row.rollout_log_probs.tolist() for row in dump.rows()] == R
     assert dump.total_values >= 5
 
@@ -199,9 +192,7 @@ def test_lists_where_a_row_has_one_value(write: Any) -> None:
 def _big(write: Any, rows: int = 400, length: int = 25) -> Path:
     rng = np.random.default_rng(1)
     lp = [list(-rng.exponential(1, length)) for _ in range(rows)]
-    path: Path = write(
-        row_group_size=64, rollout_log_probs=lp, old_log_probs=lp, step=[i // 100 for i in range(rows)]
-    )
+    path: Path = write(row_group_size=64, rollout_log_probs=lp, old_log_probs=lp, step=[i // 100 for i in range(rows)])
     return path
 
 
@@ -272,9 +263,7 @@ def test_steps_come_from_column_metadata_or_name(write: Any, tmp_path: Path) -> 
 
 
 def test_only_wanted_fields_are_read(write: Any) -> None:
-    path = write(
-        rollout_log_probs=R, old_log_probs=R, response_mask=ONES, uid=["a", "b", "c"], reward=[1.0, 2.0, 3.0]
-    )
+    path = write(rollout_log_probs=R, old_log_probs=R, response_mask=ONES, uid=["a", "b", "c"], reward=[1.0, 2.0, 3.0])
     (chunk,) = open_dump(path).chunks(fields=["reward"])
     assert chunk.uids is None
     assert chunk.reward is not None

@@ -44,9 +44,7 @@ def _extra() -> dict[str, torch.Tensor]:
 
 
 def _save(path: Path, tensors: dict[str, torch.Tensor], **metadata: str) -> Path:
-    save_file(
-        {name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata or None
-    )
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata or None)
     return path
 
 
@@ -134,9 +132,7 @@ def test_padded_without_lengths_keeps_full_rows(tmp_path: Path) -> None:
     rows = list(dump.rows())
     assert [len(row.rollout_log_probs) for row in rows] == [WIDTH] * 4
     valid = [row.rollout_log_probs[row.response_mask].tolist() for row in rows]
-    assert valid == [
-        [v for v, m in zip(r, mask, strict=True) if m] for r, mask in zip(ROLLOUT, MASK, strict=True)
-    ]
+    assert valid == [[v for v, m in zip(r, mask, strict=True) if m] for r, mask in zip(ROLLOUT, MASK, strict=True)]
     assert inspect_dump(dump).findings == ()
 
 

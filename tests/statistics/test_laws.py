@@ -44,7 +44,9 @@ def test_streamed_correction_equals_direct_definition(data: st.DataObject) -> No
     expected = definitions.stage_metrics(correction, tokens)
     for stage, metrics in expected.items():
         for metric, value in metrics.items():
-            rounding = {"weight_std": 1e-7 * max(1.0, metrics.get("weight_max", 1.0))}.get(metric, 1e-15 if metric in EXACT else 1e-11)
+            rounding = {"weight_std": 1e-7 * max(1.0, metrics.get("weight_max", 1.0))}.get(
+                metric, 1e-15 if metric in EXACT else 1e-11
+            )
             got = stages[stage][metric]
             assert got is not None, f"{stage}.{metric}"
             assert got == pytest.approx(float(value), rel=1e-9, abs=rounding), f"{stage}.{metric}"

@@ -83,11 +83,7 @@ def test_json_text_and_file(tmp_path: Path) -> None:
     text = '{"algorithm": {"rollout_correction": {"rollout_is": null, "rollout_is_threshold": 1e-4}}}'
     path = tmp_path / "run.json"
     path.write_text(text)
-    assert (
-        read_config(text, VERL)
-        == read_config(path, VERL)
-        == {"rollout_is": None, "rollout_is_threshold": 1e-4}
-    )
+    assert read_config(text, VERL) == read_config(path, VERL) == {"rollout_is": None, "rollout_is_threshold": 1e-4}
 
 
 @pytest.mark.parametrize(
@@ -120,8 +116,7 @@ def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
         ),
         (
             "{nonsense",
-            "configuration '{nonsense': Expecting property name enclosed in double quotes: "
-            "line 1 column 2 (char 1)",
+            "configuration '{nonsense': Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
         ),
         ("token,rollout_is=token", "configuration 'token,rollout_is=token': expected key=value,key=value"),
     ],

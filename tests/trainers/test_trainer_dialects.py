@@ -142,16 +142,11 @@ def test_percentiles_are_numpys(rows: list[list[float]]) -> None:
 
 
 def test_quantiles_are_asked_for_only_where_rows_do_not_answer() -> None:
-    asked = {
-        name: get_trainer(name).quantiles(get_trainer(name).configure(config)) for name, config in CONFIGS[:3]
-    }
+    asked = {name: get_trainer(name).quantiles(get_trainer(name).configure(config)) for name, config in CONFIGS[:3]}
     assert set(asked.values()) == {()}
     legacy = get_trainer("verl-2025-10")
     assert legacy.quantiles(legacy.configure({"rollout_is_threshold": 2.0})) == (0.25, 0.5, 0.75, 0.95, 0.99)
-    assert (
-        legacy.quantiles(legacy.configure({"rollout_is_threshold": 2.0, "rollout_is_level": "sequence"}))
-        == ()
-    )
+    assert legacy.quantiles(legacy.configure({"rollout_is_threshold": 2.0, "rollout_is_level": "sequence"})) == ()
 
 
 ICEPOP = Weight(Level.TOKEN, Bound.MASK, 0.5, 5.0)

@@ -77,9 +77,7 @@ def test_there_are_eleven_options() -> None:
         ("token_k1,token_k3", 2.0, [("token_k1", -math.log(2), math.log(2)), ("token_k3", None, 2.0)]),
     ],
 )
-def test_rejection(
-    options: object, thresholds: object, bounds: list[tuple[str, float | None, float]]
-) -> None:
+def test_rejection(options: object, thresholds: object, bounds: list[tuple[str, float | None, float]]) -> None:
     rules = parse_rejection(options, thresholds)
     assert [(rule.name, rule.lower, rule.upper) for rule in rules] == [
         (name, lower and pytest.approx(lower), pytest.approx(upper)) for name, lower, upper in bounds
@@ -107,8 +105,7 @@ def test_rejection(
         (
             "token_k1,token_k1",
             "2.0,2.0",
-            "rollout_rs_threshold = '2.0,2.0': 2 thresholds for 1 options (token_k1); "
-            "give one, or one for each",
+            "rollout_rs_threshold = '2.0,2.0': 2 thresholds for 1 options (token_k1); give one, or one for each",
         ),
         (
             "token_k1,token_k2,token_k3",

@@ -11,7 +11,7 @@ import torch
 
 from rollout_audit.audit.assemble import assemble
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
-from rollout_audit.audit.passes import PassPlan, PassState, run_pass
+from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, run_pass
 from rollout_audit.audit.report import Report
 from rollout_audit.corrections.model import Correction, Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset, preset
@@ -129,7 +129,8 @@ class Audit:
 
     @cached_property
     def plans(self) -> Mapping[Pair, PairPlan]:
-        return {pair: PairPlan(self._corrections_on(pair), (*NATIVE_CUTS, *DISPLAY_CUTS)) for pair in self.pairs}
+        cuts, keep = (*NATIVE_CUTS, *DISPLAY_CUTS), keeps_values(self.dump)
+        return {pair: PairPlan(self._corrections_on(pair), cuts, keep) for pair in self.pairs}
 
     def _corrections_on(self, pair: Pair) -> Mapping[str, Correction]:
         return {n: c for n, c in self.options.corrections.items() if self.pair_of(c) == pair}

@@ -15,7 +15,7 @@ from rollout_audit.audit.pairs import pair_for, pairs_in
 from rollout_audit.audit.selection import ConfigSource, as_correction
 from rollout_audit.corrections.direct import Applied, apply, bounded_weight, level_log_ratio
 from rollout_audit.corrections.model import Correction, Level
-from rollout_audit.corrections.packing import Packed, pack
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.corrections.tokens import row_mean, row_sum, spread
 from rollout_audit.dumps.chunk import Chunk
@@ -72,7 +72,7 @@ class _Reader:
     def packed(self) -> Iterator[Packed]:
         fields = ("uid", self.training)
         for chunk in self.dump.chunks(fields=fields, on_fault=self.on_fault):
-            yield pack(chunk, CPU)
+            yield Packed(chunk, CPU)
 
 
 def _factors(reader: _Reader, correction: Correction) -> dict[int, float]:

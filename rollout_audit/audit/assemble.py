@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit import health
 from rollout_audit.audit.pairs import Pair
-from rollout_audit.audit.passes import PassState
+from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.pictures import Histogram, Pictures
 from rollout_audit.audit.report import (
     CorrectionReport,
@@ -40,7 +40,6 @@ from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
-from rollout_audit.statistics.pair import EXACT_QUANTILES_UP_TO
 from rollout_audit.statistics.scope import Evidence, Scope
 from rollout_audit.statistics.stages import STAGES, correction_stages
 

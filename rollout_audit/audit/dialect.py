@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
-from rollout_audit.audit.passes import one_torch_thread
+from rollout_audit.audit.passes import keeps_values, one_torch_thread
 from rollout_audit.audit.selection import ConfigSource, configure
-from rollout_audit.corrections.packing import pack
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.engines.threads import default_workers, map_in_order
@@ -22,7 +22,6 @@ from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.population import Population
 from rollout_audit.statistics.scope import Evidence
-from rollout_audit.statistics.tail import TokenPlaces
 from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
 
 __all__ = ["trainer_metrics"]
@@ -108,15 +107,17 @@ class _Dialect:
         return bool(self.trainer.quantiles(self.config))
 
     def _chunk(self, chunk: Chunk) -> tuple[RowTable, PairState | None]:
-        packed = pack(chunk, CPU)
+        packed = Packed(chunk, CPU)
         tokens = packed.tokens(self.pair.training)
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:
             return RowTable([columns]), None
-        places = TokenPlaces(chunk.file, chunk.row_numbers, chunk.offsets, packed.flat)
-        steps = torch.from_numpy(chunk.steps.astype(np.int64))
-        return RowTable([columns]), pair_state(tokens, steps, places, PairPlan({}))
+        return RowTable([columns]), pair_state(packed, self.pair.training, self.pair.rollout, self.order_plan)
+
+    @cached_property
+    def order_plan(self) -> PairPlan:
+        return PairPlan({}, keep_values=keeps_values(self.dump))
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class _Batches:
         """Exact while the log-ratios are kept; beyond that cell by cell."""
         if self.pair is None:
             return _never_asked
-        evidence = Evidence(self.pair, PairPlan({}), {"step": self.columns["step"]})
+        evidence = Evidence(self.pair, self.dialect.order_plan, {"step": self.columns["step"]})
         return order_of(evidence.scope(step).token_values())
 
 

@@ -12,15 +12,26 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.pictures import TokenSample
-from rollout_audit.corrections.packing import Packed, pack
-from rollout_audit.corrections.tokens import Tokens
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
+from rollout_audit.dumps.dump import Dump
 from rollout_audit.engines.threads import map_in_order
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
-from rollout_audit.statistics.tail import TokenPlaces
 
-__all__ = ["PassPlan", "PassState", "chunk_state", "one_torch_thread", "run_pass"]
+__all__ = [
+    "EXACT_QUANTILES_UP_TO",
+    "PassPlan",
+    "PassState",
+    "chunk_state",
+    "keeps_values",
+    "one_torch_thread",
+    "run_pass",
+]
+
+
+EXACT_QUANTILES_UP_TO = 1 << 20
+"""Tokens of a dump, masked ones included, up to which quantiles are exact; beyond it they are read off the cells"""
 
 
 @dataclass(frozen=True)
@@ -91,17 +102,19 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def keeps_values(dump: Dump) -> bool:
+    """Whether a dump is small enough to keep every log-ratio: told by its metadata, whatever the chunking."""
+    return dump.total_values <= EXACT_QUANTILES_UP_TO
+
+
 def chunk_state(chunk: Chunk, plan: PassPlan) -> PassState:
     """The evidence of one chunk by itself."""
-    packed = pack(chunk, plan.device)
-    places = TokenPlaces(chunk.file, chunk.row_numbers, chunk.offsets, packed.flat)
-    steps = torch.from_numpy(chunk.steps.astype(np.int64)).to(plan.device)
-    tokens = {pair: packed.tokens(pair.training, pair.rollout) for pair in plan.pairs}
+    packed = Packed(chunk, plan.device)
     return PassState(
-        pairs={p.name: pair_state(tokens[p], steps, places, its) for p, its in plan.pairs.items()},
+        pairs={p.name: pair_state(packed, p.training, p.rollout, its) for p, its in plan.pairs.items()},
         common=RowTable([_common_columns(packed)]),
         uids=[chunk.uids],
-        sample=RowTable([_sample(packed, tokens[plan.primary], plan)]),
+        sample=RowTable([_sample(chunk, plan)]),
         tokens=chunk.tokens,
     )
 
@@ -130,15 +143,17 @@ def _row_means(values: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArr
         return np.asarray(sums.numpy() / lengths)
 
 
-def _sample(packed: Packed, tokens: Tokens, plan: PassPlan) -> dict[str, NDArray[np.float64]]:
-    """Every stride-th row of the dump by its number, so that chunking does not matter."""
-    chunk = packed.chunk
+def _sample(chunk: Chunk, plan: PassPlan) -> dict[str, NDArray[np.float64]]:
+    """Valid tokens of every stride-th row of the dump by its number, so that chunking does not matter."""
     number = chunk.row_numbers + plan.first_row_of_file[chunk.file]
-    chosen = np.repeat(number % plan.sample_stride == 0, packed.lengths)
-    row = np.repeat(np.arange(chunk.rows), packed.lengths)[chosen]
+    chosen = np.flatnonzero(number % plan.sample_stride == 0)
+    spans = [np.arange(chunk.offsets[row], chunk.offsets[row + 1]) for row in chosen]
+    valid = [span[chunk.response_mask[span]] for span in spans]
+    flat = np.concatenate([*valid, np.empty(0, dtype=np.int64)])
+    lengths = np.array([len(part) for part in valid], dtype=np.int64)
     return {
-        "training": tokens.training_log_probs.cpu().numpy()[chosen],
-        "rollout": tokens.rollout_log_probs.cpu().numpy()[chosen],
-        "position": (packed.flat[chosen] - chunk.offsets[row]).astype(np.float64),
-        "row_length": packed.lengths[row].astype(np.float64),
+        "training": getattr(chunk, plan.primary.training)[flat].astype(np.float64),
+        "rollout": getattr(chunk, plan.primary.rollout)[flat].astype(np.float64),
+        "position": (flat - np.repeat(chunk.offsets[chosen], lengths)).astype(np.float64),
+        "row_length": np.repeat(lengths, lengths).astype(np.float64),
     }

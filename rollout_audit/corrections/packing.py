@@ -14,7 +14,7 @@ from torch import Tensor
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.dumps.chunk import Chunk
 
-__all__ = ["Packed", "pack"]
+__all__ = ["Packed"]
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,17 @@ class Packed:
     """The valid tokens of a chunk, selected once for every pair of policies that is compared on it."""
 
     chunk: Chunk
-    flat: NDArray[np.int64]
-    """[tokens] place of each valid token among all tokens of the chunk"""
-    lengths: NDArray[np.int64]
-    """[rows] valid tokens of each row"""
     device: torch.device
+
+    @cached_property
+    def flat(self) -> NDArray[np.int64]:
+        """[tokens] place of each valid token among all tokens of the chunk."""
+        return np.flatnonzero(self.chunk.response_mask)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[rows] valid tokens of each row; 0 for a row without one."""
+        return np.diff(np.searchsorted(self.flat, self.chunk.offsets))
 
     @cached_property
     def segment_lengths(self) -> Tensor:
@@ -48,13 +54,6 @@ class Packed:
             segment_lengths=self.segment_lengths,
             advantages=self.column("advantages") if has_advantages else None,
         )
-
-
-def pack(chunk: Chunk, device: torch.device) -> Packed:
-    """Select the valid tokens; rows without one keep their place with length 0."""
-    flat = np.flatnonzero(chunk.response_mask)
-    row_ends = np.searchsorted(flat, chunk.offsets)
-    return Packed(chunk, flat, np.diff(row_ends), device)
 
 
 def _segment_lengths(flat: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -24,12 +24,12 @@ HIGHEST_EXPONENT = 6
 QUANTILE_ERROR = 2.0 ** -(MANTISSA_BITS + 1)
 """Largest relative error of a log-ratio read off a fine bin's midpoint"""
 
-_SHIFT = 52 - MANTISSA_BITS
-_FIRST = (1023 + LOWEST_EXPONENT) << MANTISSA_BITS
-_BINS_PER_SIDE = (HIGHEST_EXPONENT - LOWEST_EXPONENT) << MANTISSA_BITS
-_ZERO = _BINS_PER_SIDE + 2
-FINE_BINS = 2 * _ZERO + 1
-_MAGNITUDE = 0x7FFF_FFFF_FFFF_FFFF
+SHIFT = 52 - MANTISSA_BITS
+FIRST_RANK = (1023 + LOWEST_EXPONENT) << MANTISSA_BITS
+RANKS_PER_SIDE = (HIGHEST_EXPONENT - LOWEST_EXPONENT) << MANTISSA_BITS
+ZERO_BIN = RANKS_PER_SIDE + 2
+FINE_BINS = 2 * ZERO_BIN + 1
+MAGNITUDE = 0x7FFF_FFFF_FFFF_FFFF
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class CellGrid:
 def fine_bin(log_ratio: Tensor) -> Tensor:
     """[tokens] int64 fine bin, from the bits alone: no logarithm, the same on every device."""
     bits = log_ratio.view(torch.int64)
-    magnitude = bits & _MAGNITUDE
-    rank = ((magnitude >> _SHIFT) - _FIRST + 1).clamp_(0, _BINS_PER_SIDE + 1) + 1
+    magnitude = bits & MAGNITUDE
+    rank = ((magnitude >> SHIFT) - FIRST_RANK + 1).clamp_(0, RANKS_PER_SIDE + 1) + 1
     signed = torch.where(bits < 0, -rank, rank)
-    return torch.where(magnitude == 0, 0, signed) + _ZERO
+    return torch.where(magnitude == 0, 0, signed) + ZERO_BIN
 
 
 def _fine_edges() -> NDArray[np.float64]:
     """Upper ends of the fine bins, as "d ≤ edge"."""
-    patterns = (np.arange(_BINS_PER_SIDE + 1, dtype=np.int64) + _FIRST) << _SHIFT
+    patterns = (np.arange(RANKS_PER_SIDE + 1, dtype=np.int64) + FIRST_RANK) << SHIFT
     magnitudes = patterns.view(np.float64)
     negative = [*-magnitudes[::-1], np.nextafter(0.0, -1.0)]
     positive = np.nextafter(magnitudes, 0.0)

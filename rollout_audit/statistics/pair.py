@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from rollout_audit.corrections.direct import rule_keeps
 from rollout_audit.corrections.model import Correction, Rule
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.tokens import Tokens, row_sum, spread
-from rollout_audit.statistics.cells import CellTable, cell_table
+from rollout_audit.statistics import fused
+from rollout_audit.statistics.cells import Cells, CellTable, cell_table
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.rows import row_columns, row_rule_keeps
-from rollout_audit.statistics.tail import TokenPlaces, WorstTokens, worst_tokens
+from rollout_audit.statistics.tail import KEPT, WorstTokens, largest, worst_of
 
-__all__ = ["EXACT_QUANTILES_UP_TO", "PairState", "RowTable", "TokenValues", "pair_state"]
+__all__ = ["PairState", "RowTable", "TokenValues", "pair_state"]
 
-EXACT_QUANTILES_UP_TO = 1 << 20
-"""Valid tokens up to which quantiles are exact; beyond it they are read off the cells"""
+Ints = NDArray[np.int64]
 
 
 @dataclass
@@ -45,20 +47,20 @@ def _column(part: Mapping[str, NDArray[np.float64]], name: str) -> NDArray[np.fl
 
 @dataclass
 class TokenValues:
-    """The log-ratios themselves with their step and class, while they are few enough to keep."""
+    """The log-ratios themselves with their step and class, where the plan keeps them."""
 
-    parts: list[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
+    parts: list[tuple[NDArray[np.float64], Ints, Ints]] = field(default_factory=list)
     size: int = 0
 
     @property
     def complete(self) -> bool:
-        return self.size <= EXACT_QUANTILES_UP_TO
+        return sum(len(values) for values, _, _ in self.parts) == self.size
 
     def absorb(self, other: TokenValues) -> None:
         self.size += other.size
-        self.parts = [*self.parts, *other.parts] if self.complete else []
+        self.parts.extend(other.parts)
 
-    def sorted(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    def sorted(self) -> tuple[NDArray[np.float64], Ints, Ints]:
         """Log-ratios ascending, with step and class."""
         if not self.parts:
             return np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -86,43 +88,104 @@ class PairState:
         self.worst.absorb(other.worst)
 
 
-def pair_state(tokens: Tokens, steps: Tensor, places: TokenPlaces, plan: PairPlan) -> PairState:
-    """Evidence of one chunk.
+def pair_state(packed: Packed, training: str, rollout: str, plan: PairPlan) -> PairState:
+    """Evidence of one chunk on one pair: by the fused loops where they can, else by tensors.
 
     Args:
-        tokens: the chunk's valid tokens.
-        steps: int64 [rows].
-        places: where each token stands in the dump.
+        packed: the chunk's valid tokens.
+        training: column of the training policy π; `rollout` of the policy μ it is held against.
         plan: what the named corrections need.
     """
+    on_host = packed.device.type == "cpu" and fused.is_available()
+    evidence = _by_loops if on_host and plan.fits_loops else _by_tensors
+    return evidence(packed, training, rollout, plan)
+
+
+def _by_tensors(packed: Packed, training: str, rollout: str, plan: PairPlan) -> PairState:
+    tokens = packed.tokens(training, rollout)
+    steps = torch.from_numpy(packed.chunk.steps).to(packed.device)
     rows = row_columns(tokens, plan.clamps)
     token_class = _token_class(tokens, rows, plan.filters)
     for i, rules in enumerate(plan.counters):
         rows[f"kept_{i}"] = row_sum(_all_keep(rules, tokens).to(torch.float64), tokens.lengths)
     step_of_token = spread(steps, tokens.lengths)
     d = tokens.log_ratio
+    worst = packed.flat[largest(d.abs()).cpu().numpy()]
     return PairState(
         rows=RowTable([{name: column.cpu().numpy() for name, column in rows.items()}]),
         segments={n: _segment_table(c, tokens, steps) for n, c in plan.segment_corrections.items()},
         cells=cell_table(d, step_of_token, token_class, plan.grid),
-        values=_values(d, step_of_token, token_class),
-        worst=worst_tokens(tokens, places),
+        values=_values(plan, d.cpu().numpy(), step_of_token.cpu().numpy(), token_class.cpu().numpy()),
+        worst=worst_of(packed.chunk, training, rollout, worst),
     )
+
+
+def _by_loops(packed: Packed, training: str, rollout: str, plan: PairPlan) -> PairState:
+    chunk = packed.chunk
+    pi, mu = _same_type(getattr(chunk, training), getattr(chunk, rollout))
+    found = fused.row_pass(
+        pi, mu, chunk.response_mask, chunk.offsets, plan.grid, plan.clamps, plan.counted_intervals, KEPT
+    )
+    lengths = found.columns["valid_tokens"].astype(np.int64)
+    rows = {name: torch.from_numpy(column) for name, column in found.columns.items()}
+    row_class = _row_class(rows, plan.filters).numpy()
+    values = TokenValues([], len(found.u))
+    if plan.keep_values:
+        values = _values(plan, found.log_ratio, np.repeat(chunk.steps, lengths), np.repeat(row_class, lengths))
+    return PairState(
+        rows=RowTable([found.columns]),
+        cells=_binned(found, lengths, chunk.steps, row_class, plan),
+        values=values,
+        worst=worst_of(chunk, training, rollout, found.worst),
+    )
+
+
+def _same_type(pi: NDArray[Any], mu: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The loops know two float32 or two float64 columns; everything else is widened exactly."""
+    if pi.dtype == mu.dtype == np.float32:
+        return pi, mu
+    return np.ascontiguousarray(pi, dtype=np.float64), np.ascontiguousarray(mu, dtype=np.float64)
+
+
+def _binned(found: fused.RowPass, lengths: Ints, steps: Ints, row_class: Ints, plan: PairPlan) -> CellTable:
+    """Cells by (step, class); rows without a valid token belong to no group."""
+    scored = np.flatnonzero(lengths)
+    order = scored[np.lexsort((row_class[scored], steps[scored]))]
+    keys = np.stack([steps[order], row_class[order]], axis=1)
+    last = np.append(np.flatnonzero((np.diff(keys, axis=0) != 0).any(axis=1)), len(order) - 1) if len(order) else order
+    binned = fused.bin_tokens(found, order, np.cumsum(lengths), last + 1, plan.grid.cells)
+    parts, start = {}, 0
+    for (step, its_class), end in zip(keys[last].tolist(), binned.group_ends.tolist(), strict=True):
+        span, start = slice(start, end), end
+        parts[step, its_class] = Cells(
+            binned.index[span], binned.counts[span], binned.sum_u[span], binned.sum_u_sq[span]
+        )
+    return CellTable(parts)
 
 
 def _token_class(tokens: Tokens, rows: Mapping[str, Tensor], filters: Sequence[tuple[Rule, ...]]) -> Tensor:
     """int64 [tokens]: bit i is set where filter i keeps the token."""
-    per_row = torch.zeros_like(tokens.lengths)
-    per_token = torch.zeros_like(tokens.log_ratio, dtype=torch.int64)
+    token_class = spread(_row_class(rows, filters), tokens.lengths)
     for i, rules in enumerate(filters):
-        if all(rule.aggregation.per_row for rule in rules):
-            keeps = torch.ones_like(tokens.lengths, dtype=torch.bool)
+        if not _decides_on_rows(rules):
+            token_class |= _all_keep(rules, tokens).to(torch.int64) << i
+    return token_class
+
+
+def _row_class(rows: Mapping[str, Tensor], filters: Sequence[tuple[Rule, ...]]) -> Tensor:
+    """int64 [rows]: bit i is set where filter i decides on whole rows and keeps the row."""
+    row_class = torch.zeros_like(rows["valid_tokens"], dtype=torch.int64)
+    for i, rules in enumerate(filters):
+        if _decides_on_rows(rules):
+            keeps = torch.ones_like(row_class, dtype=torch.bool)
             for rule in rules:
                 keeps &= row_rule_keeps(rule, rows)
-            per_row |= keeps.to(torch.int64) << i
-        else:
-            per_token |= _all_keep(rules, tokens).to(torch.int64) << i
-    return per_token | spread(per_row, tokens.lengths)
+            row_class |= keeps.to(torch.int64) << i
+    return row_class
+
+
+def _decides_on_rows(rules: Sequence[Rule]) -> bool:
+    return all(rule.aggregation.per_row for rule in rules)
 
 
 def _all_keep(rules: Sequence[Rule], tokens: Tokens) -> Tensor:
@@ -146,9 +209,5 @@ def _segment_table(correction: Correction, tokens: Tokens, steps: Tensor) -> Row
     return RowTable([{name: column.cpu().numpy() for name, column in columns.items()}])
 
 
-def _values(d: Tensor, step: Tensor, token_class: Tensor) -> TokenValues:
-    size = d.numel()
-    if size > EXACT_QUANTILES_UP_TO:
-        return TokenValues([], size)
-    arrays = (d.cpu().numpy(), step.cpu().numpy(), token_class.cpu().numpy())
-    return TokenValues([arrays], size)
+def _values(plan: PairPlan, d: NDArray[np.float64], step: Ints, token_class: Ints) -> TokenValues:
+    return TokenValues([(d, step, token_class)] if plan.keep_values else [], len(d))

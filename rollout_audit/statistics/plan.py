@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollout_audit.corrections.cuts import EVERYTHING, Interval, token_interval
 from rollout_audit.corrections.model import Aggregation, Correction, Level, Rule, Statistic
 from rollout_audit.statistics.grid import CellGrid
@@ -24,11 +27,7 @@ def is_interval(rule: Rule) -> bool:
 
 def rejection_interval(correction: Correction) -> Interval:
     """The log-ratios that all token rules of a correction keep."""
-    interval = EVERYTHING
-    for rule in correction.all_rules:
-        if is_interval(rule):
-            interval = interval.intersect(token_interval(rule))
-    return interval
+    return _intersection([rule for rule in correction.all_rules if is_interval(rule)])
 
 
 def unordered_rules(correction: Correction) -> Rules:
@@ -42,6 +41,8 @@ class PairPlan:
 
     corrections: Mapping[str, Correction]
     extra_cuts: tuple[float, ...] = ()
+    keep_values: bool = True
+    """whether the log-ratios themselves are kept, for exact quantiles"""
 
     @cached_property
     def filters(self) -> tuple[Rules, ...]:
@@ -63,12 +64,35 @@ class PairPlan:
         return tuple(sorted({r.clamp for r in rules if r.clamp is not None and r.aggregation.per_row}))
 
     @cached_property
+    def fits_loops(self) -> bool:
+        """Whether whole rows and intervals of d say it all: no segment, no probability difference of a token."""
+        by_row = all(rule.aggregation.per_row for rules in self.filters for rule in rules)
+        return by_row and not self.segment_corrections and all(map(_is_one_interval, self.counters))
+
+    @cached_property
+    def counted_intervals(self) -> NDArray[np.float64]:
+        """[counters, 2] the interval of each counter, where the plan fits the loops."""
+        intervals = [_intersection(rules) for rules in self.counters]
+        return np.array(intervals, dtype=np.float64).reshape(-1, 2)
+
+    @cached_property
     def segment_corrections(self) -> Mapping[str, Correction]:
         return {n: c for n, c in self.corrections.items() if c.applied_weight.level is Level.SEGMENT}
 
     @cached_property
     def grid(self) -> CellGrid:
         return CellGrid.with_cuts([*self.extra_cuts, *(cut for c in self.corrections.values() for cut in _cuts(c))])
+
+
+def _intersection(rules: Sequence[Rule]) -> Interval:
+    interval = EVERYTHING
+    for rule in rules:
+        interval = interval.intersect(token_interval(rule))
+    return interval
+
+
+def _is_one_interval(rules: Rules) -> bool:
+    return all(map(is_interval, rules))
 
 
 def _distinct(rule_sets: Iterable[Rules]) -> tuple[Rules, ...]:

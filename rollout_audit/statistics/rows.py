@@ -165,4 +165,4 @@ def _convex(statistic: Statistic, d: Tensor) -> Tensor:
         case Statistic.ABS_LOG_RATIO:
             return d.abs()
         case _:
-            return d.expm1() - d
+            return torch.where(d.isinf(), torch.inf, d.expm1() - d)

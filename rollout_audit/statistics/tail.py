@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollout_audit.corrections.tokens import Tokens
+from rollout_audit.dumps.chunk import Chunk
 
-__all__ = ["KEPT", "TokenPlaces", "WorstToken", "WorstTokens", "worst_tokens"]
+__all__ = ["KEPT", "WorstToken", "WorstTokens", "largest", "worst_of"]
 
 KEPT = 100
 
@@ -28,25 +28,6 @@ class WorstToken(NamedTuple):
     rollout_log_prob: float
 
 
-@dataclass(frozen=True)
-class TokenPlaces:
-    """Where the packed valid tokens of a chunk stand in the dump."""
-
-    file: int
-    row_numbers: NDArray[np.int64]
-    """[rows] in the file"""
-    offsets: NDArray[np.int64]
-    """[rows + 1] of the full rows, masked tokens included"""
-    flat: NDArray[np.int64]
-    """[tokens] place of each valid token among all tokens of the chunk"""
-
-    def locate(self, index: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        """Row number in the file and position in the row of the tokens at `index`."""
-        flat = self.flat[index]
-        row = np.searchsorted(self.offsets, flat, side="right") - 1
-        return self.row_numbers[row].tolist(), (flat - self.offsets[row]).tolist()
-
-
 @dataclass
 class WorstTokens:
     """The KEPT worst tokens seen so far."""
@@ -57,20 +38,20 @@ class WorstTokens:
         self.tokens = sorted([*self.tokens, *other.tokens])[:KEPT]
 
 
-def worst_tokens(tokens: Tokens, places: TokenPlaces) -> WorstTokens:
-    """The worst tokens of one chunk, equal log-ratios left out."""
-    at = _largest(tokens.log_ratio.abs())
-    pi, mu = (x[at].tolist() for x in (tokens.training_log_probs, tokens.rollout_log_probs))
-    rows, positions = places.locate(at.cpu().numpy())
+def worst_of(chunk: Chunk, training: str, rollout: str, at: NDArray[np.int64]) -> WorstTokens:
+    """Those of the tokens at the places `at` of a chunk on which the two columns differ, worst first."""
+    row = np.searchsorted(chunk.offsets, at, side="right") - 1
+    pi, mu = (getattr(chunk, name)[at].astype(np.float64).tolist() for name in (training, rollout))
+    numbers, positions = chunk.row_numbers[row].tolist(), (at - chunk.offsets[row]).tolist()
     found = [
-        WorstToken(-abs(p - m), places.file, row, position, p, m)
-        for p, m, row, position in zip(pi, mu, rows, positions, strict=True)
+        WorstToken(-abs(p - m), chunk.file, number, position, p, m)
+        for p, m, number, position in zip(pi, mu, numbers, positions, strict=True)
         if p != m
     ]
-    return WorstTokens(sorted(found))
+    return WorstTokens(sorted(found)[:KEPT])
 
 
-def _largest(magnitude: Tensor) -> Tensor:
+def largest(magnitude: Tensor) -> Tensor:
     """int64 indices of the KEPT largest; of those tied for the last places the first in order."""
     if magnitude.numel() <= KEPT:
         return torch.arange(magnitude.numel(), device=magnitude.device)

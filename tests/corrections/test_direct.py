@@ -9,7 +9,7 @@ import torch
 
 from rollout_audit.corrections.direct import apply, kept_tokens
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Loss, Mode, Rule, Statistic, Weight
-from rollout_audit.corrections.packing import pack
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.errors import ConfigError
@@ -19,7 +19,7 @@ LN2 = math.log(2.0)
 
 
 def tokens_of(rows: list[list[float]], masks: list[list[int]] | None = None) -> Tokens:
-    return pack(chunk_of(rows, masks, rollout=0.0), CPU).tokens("old_log_probs")
+    return Packed(chunk_of(rows, masks, rollout=0.0), CPU).tokens("old_log_probs")
 
 
 @pytest.mark.parametrize(

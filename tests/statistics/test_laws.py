@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_audit.audit.passes import PassState, chunk_state
-from rollout_audit.corrections.packing import pack
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.statistics.native import NATIVE_CUTS, native_metrics
 from rollout_audit.statistics.stages import correction_stages
@@ -31,7 +31,7 @@ EXACT = {
 @given(st.data())
 def test_streamed_correction_equals_direct_definition(data: st.DataObject) -> None:
     chunk = data.draw(chunks())
-    tokens = pack(chunk, CPU).tokens("old_log_probs")
+    tokens = Packed(chunk, CPU).tokens("old_log_probs")
     ratios = tokens.log_ratio.exp().tolist()
     correction = data.draw(corrections(ratios))
     plan = pass_plan({"it": correction})

@@ -1,0 +1,157 @@
+"""Write the pages that are made from the code: `python docs/make_reference.py`; `--check` only compares.
+
+docs/metrics.md, docs/cli.md and docs/report-schema.json are written whole, two tables of README.md between markers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+from rollout_audit.__main__ import main as command_line
+from rollout_audit.audit.health import RULES
+from rollout_audit.cli.app import COMMANDS
+from rollout_audit.dumps.fields import FIELDS, Field
+from rollout_audit.reports.catalogue import CATALOGUE, MetricEntry, limits_text
+
+ROOT = Path(__file__).resolve().parents[1]
+MADE = "<!-- made by docs/make_reference.py: do not edit -->"
+HELP_WIDTH = "88"
+AVERAGED = {"token": "tokens", "sequence": "sequences", "token or sequence": "tokens or sequences"}
+OF_ROW, OF_TOKEN = "one value a row", "a list a row"
+TYPES = {
+    "rollout_log_probs": "list of float, **required**",
+    "old_log_probs": "list of float, this or `log_probs` **required**",
+    "log_probs": "list of float",
+    "response_mask": "list of bool, int or float, 0 or 1; absent: all 1",
+    "advantages": "list of float, or one float a row",
+    "step": "int; absent: from the file's name",
+}
+
+
+def pages() -> dict[str, str]:
+    """Path below the root → the text that belongs there."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return {
+        "docs/metrics.md": metrics_page(),
+        "docs/cli.md": cli_page(),
+        "docs/report-schema.json": printed("schema"),
+        "README.md": between(between(readme, "fields", field_table()), "health rules", rule_table()),
+    }
+
+
+def metrics_page() -> str:
+    families = (
+        ("mismatch", "Before any correction; in the report `overall`, `steps[].metrics`, `pairs[].metrics`."),
+        ("correction", "Of the weights w, raw, bounded, normalised and kept; in the report `corrections[].stages`."),
+    )
+    parts = [
+        f"# Metrics\n\n{MADE}\n",
+        "d = log π − log μ of a token, ρ = exp d, w the applied weight; π is the trainer, μ the rollout engine. Token",
+        "metrics are means over the valid tokens of all sequences, sequence metrics over sequences with at least one",
+        "valid token. A value that cannot be computed is null, with a reason beside it. `rollout-audit explain METRIC`",
+        "shows one metric. What the trainers' own names mean is theirs to define: see `rollout-audit metrics`.",
+    ]
+    for family, where in families:
+        entries = [entry for entry in CATALOGUE.values() if entry.family == family]
+        parts += [f"\n## {family.capitalize()}\n\n{where}\n", *metric_table(entries)]
+    parts += ["\n## Health rules\n", *rule_table()]
+    return "\n".join(parts) + "\n"
+
+
+def metric_table(entries: Sequence[MetricEntry]) -> Iterator[str]:
+    yield from header("metric", "over", "formula", "range", "worse", "what it says", "source")
+    for e in entries:
+        over = AVERAGED.get(e.unit, e.unit)
+        yield row(f"`{e.name}`", over, e.formula, e.range, e.worse, e.meaning, e.source)
+
+
+def rule_table() -> Iterator[str]:
+    """The rules of one metric in one row; `looks at` says which figures."""
+    looks_at = {"mismatch": "mismatch", "correction": "reference correction", "both": "smaller of raw and kept"}
+    yield from header("metric", "looks at", "limits", "what to try")
+    for metric in dict.fromkeys(rule.metric for rule in RULES):
+        rules = [rule for rule in RULES if rule.metric == metric]
+        limits = "; ".join(map(limits_text, rules))
+        advice = "; ".join(dict.fromkeys(rule.advice for rule in rules))
+        yield row(f"`{metric}`", looks_at[rules[0].source], limits, advice)
+
+
+def field_table() -> Iterator[str]:
+    yield from header("field", "what it holds", "columns also read as this field")
+    for field in FIELDS:
+        yield row(f"`{field.name}`", holding(field), ", ".join(f"`{alias}`" for alias in field.aliases) or "–")
+
+
+def holding(field: Field) -> str:
+    return TYPES.get(field.name, OF_ROW if field.kind == "row" else OF_TOKEN)
+
+
+def cli_page() -> str:
+    parts = [f"# Commands\n\n{MADE}\n", "## rollout-audit\n", *quoted(printed("--help"))]
+    for function, _, _ in COMMANDS:
+        parts += [f"\n## {function.__name__}\n", *quoted(printed(function.__name__, "--help"))]
+    return "\n".join(parts) + "\n"
+
+
+def quoted(text: str) -> list[str]:
+    return ["```text", text.strip("\n"), "```"]
+
+
+def printed(*arguments: str) -> str:
+    """What the command prints, at a fixed width and untouched by the caller's settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUT_AUDIT_")}
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    with patch.dict(os.environ, {**kept, "COLUMNS": HELP_WIDTH}, clear=True), contextlib.redirect_stdout(out):
+        code = command_line(list(arguments))
+    out.flush()
+    if code:
+        raise SystemExit(f"rollout-audit {' '.join(arguments)} ended with {code}")
+    return "\n".join(line.rstrip() for line in out.buffer.getvalue().decode().splitlines()) + "\n"
+
+
+def between(text: str, name: str, lines: Iterator[str]) -> str:
+    """The text with what stands between the markers of that name replaced."""
+    start, end = f"<!-- {name}: made by docs/make_reference.py -->", f"<!-- end of {name} -->"
+    pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+    table = "\n".join(lines)
+    return pattern.sub(lambda _: f"{start}\n\n{table}\n\n{end}", text)
+
+
+def header(*names: str) -> Iterator[str]:
+    yield row(*names)
+    yield row(*("---" for _ in names))
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in cells)} |"
+
+
+def stale(made: dict[str, str]) -> list[str]:
+    return [
+        path
+        for path, text in made.items()
+        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    made = pages()
+    old = stale(made)
+    if "--check" in arguments:
+        print(f"stale: {', '.join(old)}; run python docs/make_reference.py" if old else "all pages are up to date")
+        return 1 if old else 0
+    for path in old:
+        (ROOT / path).write_text(made[path], encoding="utf-8", newline="\n")
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

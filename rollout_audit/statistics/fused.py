@@ -1,0 +1,171 @@
+"""The chunk-to-evidence step as two fused loops compiled by Numba: what `pair.pair_state` does with tensors.
+
+The first loop reads every token once: log-ratio, cell, the sums of its row, the worst tokens. The second bins the
+tokens by (step, class), one dense table at a time. A token costs one call of exp: with m the midpoint of its cell,
+exp d = exp m · (1 + u), where u = expm1(d − m) is a short polynomial and exp m stands in a table.
+
+Compiled on first use and cached beside the module (or where NUMBA_CACHE_DIR says), never at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_audit.statistics.grid import CellGrid
+
+__all__ = ["BinnedTokens", "RowPass", "bin_tokens", "is_available", "row_pass"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SUMS = (
+    "valid_tokens",
+    "sum_d",
+    "sum_abs_d",
+    "sum_exp_abs_d",
+    "sum_k2",
+    "sum_k3",
+    "beyond_20",
+    "min_d",
+    "max_d",
+    "below_zero_d",
+    "above_zero_d",
+    "log_sum_ratio",
+    "log_sum_ratio_sq",
+    "sum_log_pi",
+    "sum_log_mu",
+    "sum_pi",
+    "sum_mu",
+    "sum_pi_sq",
+    "sum_mu_sq",
+    "sum_pi_mu",
+    "sum_prob_diff",
+    "sum_abs_prob_diff",
+    "max_prob_diff",
+    "min_prob_diff",
+)
+CLAMPED_SUMS = ("sum_d", "sum_abs_d", "sum_k2", "sum_k3")
+
+
+@dataclass(frozen=True)
+class RowPass:
+    """What the first loop leaves: columns [rows], and for each valid token its log-ratio, cell and u."""
+
+    columns: dict[str, Floats]
+    log_ratio: Floats
+    cell: NDArray[np.int32]
+    u: Floats
+    worst: Ints
+    """places in the chunk of the tokens with the largest |d|, in no order"""
+
+
+@dataclass(frozen=True)
+class BinnedTokens:
+    """Occupied cells of each group, ascending, one group after the other."""
+
+    group_ends: Ints
+    """[groups] where each group's cells end"""
+    index: Ints
+    counts: Ints
+    sum_u: Floats
+    sum_u_sq: Floats
+
+
+@cache
+def is_available() -> bool:
+    """Whether Numba can be imported; without it the tensor path does the same."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def row_pass(
+    training: NDArray[Any],
+    rollout: NDArray[Any],
+    mask: NDArray[np.bool_],
+    offsets: Ints,
+    grid: CellGrid,
+    clamps: tuple[float, ...],
+    intervals: Floats,
+    keep_worst: int,
+) -> RowPass:
+    """Read every token of a chunk once.
+
+    Args:
+        training: [tokens] log π, float32 or float64; `rollout` likewise log μ.
+        mask: [tokens]; what lies under a 0 is never read.
+        offsets: [rows + 1].
+        grid: the cells.
+        clamps: bounds on |d| under which row sums are wanted too.
+        intervals: [counters, 2] intervals of d whose tokens are counted by row (`kept_0`, …).
+        keep_worst: how many of the largest |d| to keep.
+    """
+    tables = _tables(grid)
+    rows, tokens = len(offsets) - 1, int(np.count_nonzero(mask))
+    sums = np.empty((rows, len(SUMS)))
+    clamped = np.empty((rows, len(clamps), len(CLAMPED_SUMS)))
+    counted = np.zeros((rows, len(intervals)))
+    log_ratio, cell, u = np.empty(tokens), np.empty(tokens, dtype=np.int32), np.empty(tokens)
+    worst_at, worst_abs = np.full(keep_worst, -1), np.zeros(keep_worst)
+    _kernels().rows(
+        training, rollout, mask, offsets, *tables, np.asarray(clamps), intervals,
+        sums, clamped, counted, log_ratio, cell, u, worst_at, worst_abs,
+    )  # fmt: skip
+    columns = {name: np.ascontiguousarray(sums[:, i]) for i, name in enumerate(SUMS)}
+    for j, clamp in enumerate(clamps):
+        columns |= {f"{name}@{clamp:g}": clamped[:, j, i].copy() for i, name in enumerate(CLAMPED_SUMS)}
+    columns |= {f"kept_{i}": counted[:, i].copy() for i in range(len(intervals))}
+    return RowPass(columns, log_ratio, cell, u, worst_at[worst_at >= 0])
+
+
+def bin_tokens(found: RowPass, row_order: Ints, row_ends: Ints, group_ends: Ints, cells: int) -> BinnedTokens:
+    """Add the tokens up by cell, group by group.
+
+    Args:
+        found: what `row_pass` returned.
+        row_order: [rows] rows, those of one group together.
+        row_ends: [rows] where each row's valid tokens end, in the order of the chunk.
+        group_ends: [groups] where each group ends in `row_order`.
+        cells: of the grid.
+    """
+    most = min(len(found.u), len(group_ends) * cells)
+    index, counts = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    sum_u, sum_u_sq = np.empty(most), np.empty(most)
+    ends = np.empty(len(group_ends), dtype=np.int64)
+    _kernels().bins(
+        found.cell, found.u, row_order, row_ends, group_ends, cells, index, counts, sum_u, sum_u_sq, ends
+    )  # fmt: skip
+    size = int(ends[-1]) if len(ends) else 0
+    return BinnedTokens(ends, index[:size].copy(), counts[:size].copy(), sum_u[:size].copy(), sum_u_sq[:size].copy())
+
+
+@cache
+def _tables(grid: CellGrid) -> tuple[Floats, Floats, Floats, Floats, Ints]:
+    """Midpoints with exp and expm1 of each; the cuts, and how many of them lie below each fine bin."""
+    middle = grid.midpoints
+    cuts = np.asarray(grid.cuts, dtype=np.float64)
+    fine = CellGrid().edges
+    below = np.searchsorted(cuts, np.concatenate([[-np.inf], fine[:-1]]), side="right")
+    return middle, np.exp(middle), np.expm1(middle), cuts, np.append(below, len(cuts))
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    rows: Callable[..., None]
+    bins: Callable[..., None]
+
+
+@cache
+def _kernels() -> _Kernels:
+    """Compile, or load what an earlier process compiled."""
+    from rollout_audit.statistics import fused_loops
+
+    return _Kernels(fused_loops.rows, fused_loops.bins)

@@ -294,7 +294,7 @@ class _Assembly:
             histogram=_histogram(self.pooled[primary]),
             sample=self.state.token_sample(self.audit.sample_stride),
             sequences=self._sequence_columns(),
-            steps=list(self._long_steps()),
+            every_step=self._long_steps,
         )
 
     def _sequence_columns(self) -> Mapping[str, Sequence[object] | Array]:

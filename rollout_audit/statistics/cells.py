@@ -6,8 +6,9 @@ named correction does to single tokens is then a union of classes cut at edges o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -33,18 +34,19 @@ class Cells:
     sum_u: NDArray[np.float64]
     sum_u_sq: NDArray[np.float64]
 
-    def add(self, other: Cells) -> Cells:
-        index = np.union1d(self.index, other.index)
-        total = Cells(index, np.zeros(len(index), dtype=np.int64), np.zeros(len(index)), np.zeros(len(index)))
-        for cells in (self, other):
-            place = np.searchsorted(index, cells.index)
-            total.counts[place] += cells.counts
-            total.sum_u[place] += cells.sum_u
-            total.sum_u_sq[place] += cells.sum_u_sq
-        return total
-
-
-EMPTY = Cells(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
+    @classmethod
+    def total(cls, parts: Sequence[Cells]) -> Cells:
+        """The sum of all parts, added in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        index = np.concatenate([part.index for part in parts]) if parts else np.empty(0, dtype=np.int64)
+        counts = np.bincount(index, weights=np.concatenate([[], *(p.counts for p in parts)]))
+        at = np.flatnonzero(counts)
+        sum_u, sum_u_sq = (
+            np.bincount(index, weights=np.concatenate([np.empty(0), *values]))[at]
+            for values in ([p.sum_u for p in parts], [p.sum_u_sq for p in parts])
+        )
+        return cls(at, counts[at].astype(np.int64), sum_u, sum_u_sq)
 
 
 @dataclass
@@ -56,7 +58,7 @@ class CellTable:
     def absorb(self, other: CellTable) -> None:
         for key, cells in other.parts.items():
             mine = self.parts.get(key)
-            self.parts[key] = cells if mine is None else mine.add(cells)
+            self.parts[key] = cells if mine is None else Cells.total([mine, cells])
 
     @property
     def steps(self) -> list[int]:
@@ -64,19 +66,16 @@ class CellTable:
 
     def classes(self, step: int | None) -> Mapping[int, Cells]:
         """Cells of one step, or of all, by class."""
-        totals: dict[int, Cells] = {}
-        for (its_step, its_class), cells in sorted(self.parts.items()):
+        parts: dict[int, list[Cells]] = {}
+        for (its_step, its_class), cells in sorted(self.parts.items(), key=itemgetter(0)):
             if step is None or its_step == step:
-                mine = totals.get(its_class)
-                totals[its_class] = cells if mine is None else mine.add(cells)
-        return totals
+                parts.setdefault(its_class, []).append(cells)
+        return {its_class: Cells.total(of_class) for its_class, of_class in parts.items()}
 
 
 def population_of(cells: Iterable[Cells], grid: CellGrid) -> Population:
     """The sum of some classes as one population of token weights."""
-    total = EMPTY
-    for part in cells:
-        total = total.add(part)
+    total = Cells.total(list(cells))
     middle = grid.midpoints[total.index]
     with np.errstate(over="ignore", invalid="ignore"):
         at_middle = np.exp(middle)

@@ -41,9 +41,18 @@ TINY = 2.0**-20
 SMALL = 2.0**-8
 LARGE = 64.0
 SAFE_EXPONENT = 300.0
+BLOCK = 1024
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+LEAST_EXPONENT = -708.0
+
+# Block after block, so that each short loop stays in the first cache and becomes vector instructions. Reassociation
+# is allowed where a loop only sums: the order is then fixed by the length of the block, not by the chunk.
+SCALAR = {"nogil": True, "cache": True, "error_model": "numpy"}
+VECTOR = SCALAR | {"fastmath": {"reassoc", "contract", "nsz", "nnan"}}
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(**SCALAR)
 def least_of(values, places):
     """The slot to give up next: the least value, of equal ones the last in the chunk."""
     least = 0
@@ -53,12 +62,12 @@ def least_of(values, places):
     return least
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(**SCALAR)
 def log_sums(d, low, high, sum_ratio, sum_ratio_sq):
     """log Σρ and log Σρ², around the largest d where the plain sums would leave float64."""
     if len(d) == 0:
         return -math.inf, -math.inf
-    if low > -SAFE_EXPONENT and high < SAFE_EXPONENT:
+    if -SAFE_EXPONENT < low and high < SAFE_EXPONENT:
         return math.log(sum_ratio), math.log(sum_ratio_sq)
     first = second = 0.0
     for x in d:
@@ -68,7 +77,7 @@ def log_sums(d, low, high, sum_ratio, sum_ratio_sq):
     return math.log(first) + high, math.log(second) + 2.0 * high
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(**SCALAR)
 def clamp_row(d, clamp, out):
     out[:] = 0.0
     for x in d:
@@ -79,115 +88,241 @@ def clamp_row(d, clamp, out):
         out[3] += math.expm1(y) - y
 
 
-@njit(ROWS, nogil=True, cache=True, error_model="numpy")
+@njit(**VECTOR)
+def exponentials(x, out, scale, scale_bits):
+    """exp of log-probs, to two units in the last place: 2^k from the exponent's bits, exp of the rest by its series."""
+    for i in range(len(x)):
+        k = math.floor(max(x[i], LEAST_EXPONENT) * LOG2_E + 0.5)
+        scale_bits[i] = (np.int64(k) + 1023) << 52
+        out[i] = (max(x[i], LEAST_EXPONENT) - k * LN2_HIGH) - k * LN2_LOW
+    for i in range(len(x)):
+        r = out[i]
+        p = 1 / 479001600 + r * (1 / 6227020800)
+        p = 1 / 3628800 + r * (1 / 39916800 + r * p)
+        p = 1 / 40320 + r * (1 / 362880 + r * p)
+        p = 1 / 720 + r * (1 / 5040 + r * p)
+        p = 1 / 24 + r * (1 / 120 + r * p)
+        p = 1.0 + r * (1.0 + r * (0.5 + r * (1 / 6 + r * p)))
+        out[i] = p * scale[i]
+
+
+@njit(**SCALAR)
+def cells_of(d, bits, cuts, cuts_below, middle, exp_middle, expm1_middle, cell, x, at_middle, excess_middle):
+    """Cell of each log-ratio with what the tables say of its midpoint; the largest |d − midpoint|."""
+    farthest = 0.0
+    for i in range(len(d)):
+        pattern = bits[i]
+        magnitude = pattern & MAGNITUDE
+        rank = (magnitude >> SHIFT) - FIRST_RANK + 1
+        rank = min(max(rank, 0), RANKS_PER_SIDE + 1) + 1
+        fine = ZERO_BIN if magnitude == 0 else (ZERO_BIN - rank if pattern < 0 else ZERO_BIN + rank)
+        place = fine + cuts_below[fine]
+        for j in range(cuts_below[fine], cuts_below[fine + 1]):
+            if d[i] > cuts[j]:
+                place += 1
+        cell[i] = place
+        x[i] = d[i] - middle[place]
+        at_middle[i] = exp_middle[place]
+        excess_middle[i] = expm1_middle[place]
+        farthest = max(farthest, abs(x[i]))
+    return farthest
+
+
+@njit(**VECTOR)
+def from_midpoints(x, at_middle, excess_middle, u, ratio, excess):
+    """u = expm1(x) for small x, with ρ and ρ − 1."""
+    for i in range(len(x)):
+        y = x[i]
+        v = y * (1.0 + y * (1 / 2 + y * (1 / 6 + y * (1 / 24 + y * (1 / 120 + y * (1 / 720 + y / 5040))))))
+        u[i] = v
+        ratio[i] = at_middle[i] * (1.0 + v)
+        excess[i] = excess_middle[i] + at_middle[i] * v
+
+
+@njit(**SCALAR)
+def far_from_midpoints(d, x, at_middle, excess_middle, u, ratio, excess):
+    """The same where a cell is too wide for the short series."""
+    for i in range(len(d)):
+        if abs(d[i]) >= LARGE:
+            u[i] = math.expm1(x[i])
+            ratio[i], excess[i] = math.exp(d[i]), math.expm1(d[i])
+        elif abs(x[i]) >= SMALL:
+            u[i] = math.expm1(x[i])
+            ratio[i] = at_middle[i] * (1.0 + u[i])
+            excess[i] = excess_middle[i] + at_middle[i] * u[i]
+
+
+@njit(**VECTOR)
+def add_divergences(d, ratio, excess, out):
+    sum_d = sum_abs = sum_exp_abs = sum_k2 = sum_k3 = sum_ratio = sum_ratio_sq = beyond = 0.0
+    for i in range(len(d)):
+        x, r = d[i], ratio[i]
+        size = abs(x)
+        k2 = x * x * 0.5
+        sum_d += x
+        sum_abs += size
+        sum_exp_abs += r if x >= 0.0 else 1.0 / r
+        sum_k2 += k2
+        sum_k3 += k2 + k2 * x * (1 / 3) if size < TINY else excess[i] - x
+        sum_ratio += r
+        sum_ratio_sq += r * r
+        beyond += 1.0 if size > 20.0 else 0.0
+    out[0] += sum_d
+    out[1] += sum_abs
+    out[2] += sum_exp_abs
+    out[3] += sum_k2
+    out[4] += sum_k3
+    out[5] += sum_ratio
+    out[6] += sum_ratio_sq
+    out[7] += beyond
+
+
+@njit(**VECTOR)
+def add_probabilities(log_pi, log_mu, mu, ratio, excess, out):
+    sum_log_pi = sum_log_mu = sum_pi = sum_mu = sum_pi_sq = sum_mu_sq = sum_pi_mu = sum_diff = sum_abs_diff = 0.0
+    high, low = out[20], out[21]
+    for i in range(len(mu)):
+        p = mu[i] * ratio[i]
+        difference = mu[i] * excess[i]
+        sum_log_pi += log_pi[i]
+        sum_log_mu += log_mu[i]
+        sum_pi += p
+        sum_mu += mu[i]
+        sum_pi_sq += p * p
+        sum_mu_sq += mu[i] * mu[i]
+        sum_pi_mu += p * mu[i]
+        sum_diff += difference
+        sum_abs_diff += abs(difference)
+        high = max(high, difference)
+        low = min(low, difference)
+    out[8] += sum_log_pi
+    out[9] += sum_log_mu
+    out[10] += sum_pi
+    out[11] += sum_mu
+    out[12] += sum_pi_sq
+    out[13] += sum_mu_sq
+    out[14] += sum_pi_mu
+    out[15] += sum_diff
+    out[16] += sum_abs_diff
+    out[20], out[21] = high, low
+
+
+@njit(**SCALAR)
+def far_probabilities(d, log_pi, mu, ratio, excess):
+    """Where ρ leaves the tables: π by itself, put back as ρ = π / μ so that the sums need no other case."""
+    for i in range(len(d)):
+        if abs(d[i]) >= LARGE:
+            pi = math.exp(log_pi[i])
+            ratio[i] = pi / mu[i] if mu[i] > 0.0 else 0.0
+            excess[i] = (pi - mu[i]) / mu[i] if mu[i] > 0.0 else 0.0
+
+
+@njit(**VECTOR)
+def add_extremes(d, out):
+    low, high, below, above = out[17], out[18], out[19], out[22]
+    for i in range(len(d)):
+        x = d[i]
+        low = min(low, x)
+        high = max(high, x)
+        below = max(below, x if x <= 0.0 else -math.inf)
+        above = min(above, x if x >= 0.0 else math.inf)
+    out[17], out[18], out[19], out[22] = low, high, below, above
+
+
+@njit(**VECTOR)
+def count_inside(d, lower, upper):
+    inside = 0
+    for i in range(len(d)):
+        inside += 1 if lower <= d[i] <= upper else 0
+    return inside
+
+
+@njit(**SCALAR)
+def gather(training, rollout, mask, start, stop, log_pi, log_mu, d, place):
+    """The valid tokens of a span, packed; how many there are."""
+    n = 0
+    for i in range(start, stop):
+        if mask[i]:
+            log_pi[n] = training[i]
+            log_mu[n] = rollout[i]
+            d[n] = log_pi[n] - log_mu[n]
+            place[n] = i
+            n += 1
+    return n
+
+
+@njit(ROWS, **SCALAR)
 def rows(
     training, rollout, mask, offsets, middle, exp_middle, expm1_middle, cuts, cuts_below, clamps, intervals,
     sums, clamped, counted, log_ratio, cell, u, worst_at, worst_abs,
 ):  # fmt: skip
-    bits = np.empty(1, dtype=np.float64)
-    as_int = bits.view(np.int64)
+    log_pi, log_mu, mu, ratio, excess = (
+        np.empty(BLOCK),
+        np.empty(BLOCK),
+        np.empty(BLOCK),
+        np.empty(BLOCK),
+        np.empty(BLOCK),
+    )
+    x, at_middle, excess_middle, scale = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    scale_bits, place = scale.view(np.int64), np.empty(BLOCK, dtype=np.int64)
+    bits = log_ratio.view(np.int64)
+    total = np.empty(23)
     at = 0
-    least_worst, worst_slot = 0.0, 0
+    worst_slot, least_worst = 0, 0.0
     for row in range(len(offsets) - 1):
-        start = at
-        sum_d = sum_abs = sum_exp_abs = sum_k2 = sum_k3 = sum_ratio = sum_ratio_sq = 0.0
-        sum_log_pi = sum_log_mu = sum_pi = sum_mu = sum_pi_sq = sum_mu_sq = sum_pi_mu = 0.0
-        sum_diff = sum_abs_diff = beyond = 0.0
-        low, high, below, above = math.inf, -math.inf, -math.inf, math.inf
-        diff_low, diff_high = math.inf, -math.inf
-        for i in range(offsets[row], offsets[row + 1]):
-            if not mask[i]:
-                continue
-            log_pi = np.float64(training[i])
-            log_mu = np.float64(rollout[i])
-            d = log_pi - log_mu
-            size = abs(d)
-            bits[0] = d
-            pattern = as_int[0]
-            magnitude = pattern & MAGNITUDE
-            rank = (magnitude >> SHIFT) - FIRST_RANK + 1
-            rank = min(max(rank, 0), RANKS_PER_SIDE + 1) + 1
-            fine = ZERO_BIN
-            if magnitude != 0:
-                fine += -rank if pattern < 0 else rank
-            place = fine + cuts_below[fine]
-            for j in range(cuts_below[fine], cuts_below[fine + 1]):
-                if d > cuts[j]:
-                    place += 1
-            x = d - middle[place]
-            if abs(x) < SMALL:
-                v = x * (1.0 + x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040))))))
-            else:
-                v = math.expm1(x)
-            if size < LARGE:
-                ratio = exp_middle[place] * (1.0 + v)
-                excess = expm1_middle[place] + exp_middle[place] * v
-            else:
-                ratio = math.exp(d)
-                excess = math.expm1(d)
-            if size < TINY:
-                k3 = d * d * (0.5 + d * (1 / 6))
-                excess = d + k3
-            else:
-                k3 = excess - d
-            mu = math.exp(log_mu)
-            pi = mu * ratio if size < LARGE else math.exp(log_pi)
-            difference = mu * excess if size < LARGE else pi - mu
-
-            log_ratio[at] = d
-            cell[at] = place
-            u[at] = v
-            at += 1
-
-            sum_d += d
-            sum_abs += size
-            sum_exp_abs += ratio if d >= 0.0 else (1.0 / ratio if size < LARGE else math.exp(size))
-            sum_k2 += d * d * 0.5
-            sum_k3 += k3
-            sum_ratio += ratio
-            sum_ratio_sq += ratio * ratio
-            sum_log_pi += log_pi
-            sum_log_mu += log_mu
-            sum_pi += pi
-            sum_mu += mu
-            sum_pi_sq += pi * pi
-            sum_mu_sq += mu * mu
-            sum_pi_mu += pi * mu
-            sum_diff += difference
-            sum_abs_diff += abs(difference)
-            if size > 20.0:
-                beyond += 1.0
-            low, high = min(low, d), max(high, d)
-            if d <= 0.0:
-                below = max(below, d)
-            if d >= 0.0:
-                above = min(above, d)
-            diff_low, diff_high = min(diff_low, difference), max(diff_high, difference)
+        first = at
+        total[:] = 0.0
+        total[17], total[18], total[19], total[22] = math.inf, -math.inf, -math.inf, math.inf
+        total[20], total[21] = -math.inf, math.inf
+        for start in range(offsets[row], offsets[row + 1], BLOCK):
+            stop = min(start + BLOCK, offsets[row + 1])
+            n = gather(training, rollout, mask, start, stop, log_pi, log_mu, log_ratio[at:], place)
+            d, v = log_ratio[at : at + n], u[at : at + n]
+            xs, mid, mid_excess = x[:n], at_middle[:n], excess_middle[:n]
+            r, e, p, m = ratio[:n], excess[:n], log_pi[:n], mu[:n]
+            farthest = cells_of(
+                d, bits[at : at + n], cuts, cuts_below, middle, exp_middle, expm1_middle,
+                cell[at : at + n], xs, mid, mid_excess,
+            )  # fmt: skip
+            from_midpoints(xs, mid, mid_excess, v, r, e)
+            if farthest >= SMALL:
+                far_from_midpoints(d, xs, mid, mid_excess, v, r, e)
+            exponentials(log_mu[:n], m, scale, scale_bits)
+            add_divergences(d, r, e, total)
+            if farthest >= 0.25:
+                far_probabilities(d, p, m, r, e)
+            add_probabilities(p, log_mu[:n], m, r, e, total)
+            add_extremes(d, total)
             for j in range(len(intervals)):
-                if intervals[j, 0] <= d <= intervals[j, 1]:
-                    counted[row, j] += 1.0
-            if size > least_worst:
-                worst_at[worst_slot] = i
-                worst_abs[worst_slot] = size
-                worst_slot = least_of(worst_abs, worst_at)
-                least_worst = worst_abs[worst_slot]
+                counted[row, j] += count_inside(d, intervals[j, 0], intervals[j, 1])
+            if max(-total[17], total[18]) > least_worst:
+                for i in range(n):
+                    size = abs(d[i])
+                    if size > least_worst:
+                        worst_at[worst_slot] = place[i]
+                        worst_abs[worst_slot] = size
+                        worst_slot = least_of(worst_abs, worst_at)
+                        least_worst = worst_abs[worst_slot]
+            at += n
 
+        low, high = total[17], total[18]
         out = sums[row]
-        out[0], out[1], out[2], out[3], out[4], out[5] = at - start, sum_d, sum_abs, sum_exp_abs, sum_k2, sum_k3
-        out[6], out[7], out[8], out[9], out[10] = beyond, low, high, below, above
-        out[11], out[12] = log_sums(log_ratio[start:at], low, high, sum_ratio, sum_ratio_sq)
-        out[13], out[14], out[15], out[16] = sum_log_pi, sum_log_mu, sum_pi, sum_mu
-        out[17], out[18], out[19] = sum_pi_sq, sum_mu_sq, sum_pi_mu
-        out[20], out[21], out[22], out[23] = sum_diff, sum_abs_diff, diff_high, diff_low
+        out[0] = at - first
+        out[1:6] = total[0:5]
+        out[6] = total[7]
+        out[7], out[8], out[9], out[10] = low, high, total[19], total[22]
+        out[11], out[12] = log_sums(log_ratio[first:at], low, high, total[5], total[6])
+        out[13:22] = total[8:17]
+        out[22], out[23] = total[20], total[21]
         for j in range(len(clamps)):
             if max(-low, high) <= clamps[j]:
-                clamped[row, j, 0], clamped[row, j, 1] = sum_d, sum_abs
-                clamped[row, j, 2], clamped[row, j, 3] = sum_k2, sum_k3
+                clamped[row, j, 0], clamped[row, j, 1] = total[0], total[1]
+                clamped[row, j, 2], clamped[row, j, 3] = total[3], total[4]
             else:
-                clamp_row(log_ratio[start:at], clamps[j], clamped[row, j])
+                clamp_row(log_ratio[first:at], clamps[j], clamped[row, j])
 
 
-@njit(BINS, nogil=True, cache=True, error_model="numpy")
+@njit(BINS, **SCALAR)
 def bins(cell, u, row_order, row_ends, group_ends, cells, index, counts, sum_u, sum_u_sq, ends):
     count = np.zeros(cells, dtype=np.int64)
     first, second = np.zeros(cells), np.zeros(cells)

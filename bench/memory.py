@@ -1,6 +1,6 @@
 """Peak memory of the whole audit on dumps of growing size, each in a process of its own.
 
-    python bench/memory.py /tmp/dump10 /tmp/dump40
+python bench/memory.py /tmp/dump10 /tmp/dump40
 """
 
 from __future__ import annotations

@@ -10,20 +10,46 @@ if TYPE_CHECKING:
     from rollout_audit.audit.apply import apply_correction
     from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.report import Report
+    from rollout_audit.corrections.model import (
+        Aggregation,
+        Bound,
+        Correction,
+        Denominator,
+        Level,
+        Loss,
+        Mode,
+        Rule,
+        Statistic,
+        Weight,
+    )
+    from rollout_audit.corrections.presets import Preset
+    from rollout_audit.dumps.chunk import Row
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
     from rollout_audit.reports.folder import read_report, write_report
     from rollout_audit.statistics.metrics import Metrics
 
 __all__ = [
+    "Aggregation",
+    "Bound",
     "ConfigError",
+    "Correction",
+    "Denominator",
     "Dump",
     "DumpError",
+    "Level",
+    "Loss",
     "Metrics",
+    "Mode",
+    "Preset",
     "Report",
     "ReportError",
     "RolloutAuditError",
+    "Row",
+    "Rule",
+    "Statistic",
     "UsageError",
+    "Weight",
     "analyze",
     "apply_correction",
     "open_dump",
@@ -33,14 +59,26 @@ __all__ = [
 ]
 
 _HOME = {
+    "Aggregation": "corrections.model",
+    "Bound": "corrections.model",
     "ConfigError": "errors",
+    "Correction": "corrections.model",
+    "Denominator": "corrections.model",
     "Dump": "dumps.dump",
     "DumpError": "errors",
+    "Level": "corrections.model",
+    "Loss": "corrections.model",
     "Metrics": "statistics.metrics",
+    "Mode": "corrections.model",
+    "Preset": "corrections.presets",
     "Report": "audit.report",
     "ReportError": "errors",
-    "UsageError": "errors",
     "RolloutAuditError": "errors",
+    "Row": "dumps.chunk",
+    "Rule": "corrections.model",
+    "Statistic": "corrections.model",
+    "UsageError": "errors",
+    "Weight": "corrections.model",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
     "open_dump": "dumps.dump",

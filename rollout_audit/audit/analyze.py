@@ -114,7 +114,7 @@ class Audit:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        return pairs_in([f for f in ("rollout_log_probs", "old_log_probs", "log_probs") if self.dump.has(f)])
+        return pairs_in(self.dump)
 
     @cached_property
     def mode(self) -> Mode:

@@ -53,8 +53,7 @@ def apply_correction(
 
 
 def _apply(dump: Dump, correction: Correction, on_fault: Literal["stop", "drop"]) -> Iterator[AppliedRow]:
-    fields = [f for f in ("rollout_log_probs", "old_log_probs", "log_probs") if dump.has(f)]
-    training = pair_for(correction.mode, pairs_in(fields)).training
+    training = pair_for(correction.mode, pairs_in(dump)).training
     reader = _Reader(dump, training, on_fault)
     factors = _factors(reader, correction) if correction.applied_weight.normalise else None
     for packed in reader.packed():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -28,7 +29,9 @@ from rollout_audit.audit.report import (
     Report,
     Settings,
     StageReport,
+    Status,
     StepCorrection,
+    StepPair,
     StepReport,
     ToolTag,
     WorstSequence,
@@ -37,6 +40,7 @@ from rollout_audit.audit.report import (
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.errors import UsageError
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
@@ -50,6 +54,7 @@ __all__ = ["assemble"]
 
 WORST_LISTED = 20
 STEPS_NAMED = 6
+IDENTICAL_FROM = 100
 LIBRARIES = ("numpy", "pyarrow", "safetensors", "torch")
 
 Array = NDArray[np.float64]
@@ -69,9 +74,9 @@ class _Assembly:
 
     def report(self) -> Report:
         verdicts = health.judge(self._figures(self.audit.options.reference, self.native, self.stages))
-        status = health.worst_status([v.status for v in verdicts])
         overall = self.native[self.audit.primary]
         steps = [self._step_report(step) for step in self.steps]
+        status = _status(verdicts, steps)
         report = Report(
             tool=ToolTag(version=version("rollout-audit"), libraries={name: version(name) for name in LIBRARIES}),
             created=_created(),
@@ -81,7 +86,7 @@ class _Assembly:
             status=status,
             headline=_headline(verdicts, overall, steps),
             health=verdicts,
-            findings=[FindingReport(**asdict(f)) for f in self.log.findings([f.name for f in self.audit.dump.files])],
+            findings=self._findings(),
             dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.log.dropped)],
             overall=dict(overall),
             overall_reasons=dict(overall.reasons),
@@ -149,6 +154,22 @@ class _Assembly:
             for info in self.audit.dump.infos
         ]
 
+    def _findings(self) -> list[FindingReport]:
+        found = self.log.findings([file.name for file in self.audit.dump.files])
+        return [*self._identical_columns(), *(FindingReport(**asdict(finding)) for finding in found)]
+
+    def _identical_columns(self) -> list[FindingReport]:
+        """Agreement bit for bit is hardly ever genuine: more often one column stands for both."""
+        primary = self.audit.primary
+        scope = self.pooled[primary]
+        if scope.tokens < IDENTICAL_FROM or self.native[primary]["log_prob_diff_abs_max"] != 0.0:
+            return []
+        text = (
+            f"{primary.training} and {primary.rollout} are bit-identical over {scope.tokens:,} tokens: a bypass dump, "
+            "one column mapped twice, or genuine bitwise parity; a KL of 0 is no evidence of health"
+        )
+        return [FindingReport(kind="identical_columns", severity="warning", message=text, count=scope.tokens)]
+
     def _settings(self) -> Settings:
         options, primary = self.audit.options, self.audit.primary
         return Settings(
@@ -166,7 +187,7 @@ class _Assembly:
     def _counts(self) -> Counts:
         scope = self.pooled[self.audit.primary]
         return Counts(
-            files=len(self.audit.dump.files),
+            files=len(np.unique(self.common["file"])),
             steps=len(self.steps),
             sequences=len(self.common["step"]),
             scored_sequences=scope.sequences,
@@ -183,19 +204,22 @@ class _Assembly:
         tokens = int(rows["valid_tokens"].sum())
         return StepReport(
             step=step,
-            sequences=len(rows["step"]),
+            sequences=int(np.count_nonzero(self.common["step"] == step)),
+            scored_sequences=len(rows["step"]),
             valid_tokens=tokens,
             mean_tokens=tokens / len(rows["step"]) if len(rows["step"]) else None,
             policy_age=_mean_of(rows, "policy_age"),
             reward_mean=_mean_of(rows, "reward"),
-            status=health.worst_status([v.status for v in verdicts if v.status != "unmeasured"]),
+            status=_step_status(verdicts),
             past_limit=_past_limit(verdicts),
             metrics=dict(native[primary]),
             reasons=dict(native[primary].reasons),
-            pairs={pair.name: dict(native[pair]) for pair in self.audit.pairs if pair != primary},
-            corrections={
-                name: StepCorrection(kept=dict(s["kept"]), bounded=dict(s["bounded"])) for name, s in stages.items()
+            pairs={
+                pair.name: StepPair(metrics=dict(native[pair]), reasons=dict(native[pair].reasons))
+                for pair in self.audit.pairs
+                if pair != primary
             },
+            corrections={name: _step_correction(s) for name, s in stages.items()},
         )
 
     def _correction_report(self, preset: Preset) -> CorrectionReport:
@@ -248,7 +272,7 @@ class _Assembly:
             valid_tokens=int(rows["valid_tokens"][i]),
             log_ratio_mean=float(rows["sum_d"][i] / rows["valid_tokens"][i]),
             log_ratio_sum=float(rows["sum_d"][i]),
-            k3_mean=k3_mean,
+            k3_mean=k3_mean if math.isfinite(k3_mean) else None,
             log_ratio_max_abs=float(max(abs(rows["min_d"][i]), abs(rows["max_d"][i]))),
         )
 
@@ -294,7 +318,6 @@ class _Assembly:
             histogram=_histogram(self.pooled[primary]),
             sample=self.state.token_sample(self.audit.sample_stride),
             sequences=self._sequence_columns(),
-            every_step=self._long_steps,
         )
 
     def _sequence_columns(self) -> Mapping[str, Sequence[object] | Array]:
@@ -306,32 +329,26 @@ class _Assembly:
         statistics = {n: column for n, column in rows.items() if n not in (*integers, "file")}
         return {"uid": self._uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
 
-    def _long_steps(self) -> Iterator[Mapping[str, object]]:
-        for step in self.steps:
-            native, stages = self.by_step[step]
-            for pair, metrics in native.items():
-                yield from _long(step, pair.name, "native", metrics)
-            for name, by_stage in stages.items():
-                for stage, metrics in by_stage.items():
-                    yield from _long(step, name, stage, metrics)
-
-
-def _long(step: int, subject: str, stage: str, metrics: Metrics) -> Iterator[Mapping[str, object]]:
-    for metric, value in metrics.items():
-        yield {
-            "step": step,
-            "subject": subject,
-            "stage": stage,
-            "metric": metric,
-            "value": value,
-            "reason": metrics.reasons.get(metric),
-        }
-
 
 def _created() -> str:
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    try:
+        moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"SOURCE_DATE_EPOCH={epoch!r}: expected seconds since 1970 as an integer") from None
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _step_status(verdicts: Sequence[HealthVerdict]) -> Status:
+    measured: list[Status] = [v.status for v in verdicts if v.status != "unmeasured"]
+    return health.worst_status(measured) if measured else "unmeasured"
+
+
+def _status(verdicts: Sequence[HealthVerdict], steps: Sequence[StepReport]) -> Status:
+    """The worst pooled verdict; a step past a limit that pooling hides weighs as a warning."""
+    pooled = health.worst_status([v.status for v in verdicts])
+    hidden = pooled in ("ok", "unmeasured") and any(step.past_limit for step in steps)
+    return "warn" if hidden else pooled
 
 
 def _headline(verdicts: Sequence[HealthVerdict], overall: Metrics, steps: Sequence[StepReport]) -> str:
@@ -341,7 +358,9 @@ def _headline(verdicts: Sequence[HealthVerdict], overall: Metrics, steps: Sequen
     size = f" (k3 {k3:.2g}, ppl ratio {ratio:.4g})" if k3 is not None and ratio is not None else ""
     if broken:
         return f"{', '.join(broken)} past the limit{size}{'; ' + by_step if by_step else ''}."
-    return f"The two policies agree within all health limits{size}{', but ' + by_step if by_step else ''}."
+    if by_step:
+        return f"Pooled over all steps the policies agree within all limits{size}, but {by_step}."
+    return f"The two policies agree within all health limits{size}."
 
 
 def _broken_in(steps: Sequence[StepReport], already_said: Sequence[str]) -> str:
@@ -370,6 +389,10 @@ def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:
     )
 
 
+def _step_correction(stages: Stages) -> StepCorrection:
+    return StepCorrection(**{stage: dict(stages[stage]) for stage in STAGES}, reasons=_stage_reasons(stages))
+
+
 def _stage_reasons(stages: Stages) -> dict[str, str]:
     return {f"{stage}.{metric}": reason for stage, m in stages.items() for metric, reason in m.reasons.items()}
 
@@ -378,7 +401,8 @@ def _mean_of(rows: Mapping[str, Array], column: str) -> float | None:
     if column not in rows:
         return None
     recorded = rows[column][~np.isnan(rows[column])]
-    return float(recorded.mean()) if len(recorded) else None
+    mean = float(recorded.mean()) if len(recorded) else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def _histogram(scope: Scope) -> Histogram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, overload
@@ -38,6 +39,8 @@ def trainer_metrics(
     *,
     per_step: Literal[False] = False,
     on_fault: OnFault = "stop",
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Metrics: ...
 @overload
@@ -48,6 +51,8 @@ def trainer_metrics(
     *,
     per_step: Literal[True],
     on_fault: OnFault = "stop",
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> dict[int, Metrics]: ...
 def trainer_metrics(
@@ -57,6 +62,8 @@ def trainer_metrics(
     *,
     per_step: bool = False,
     on_fault: OnFault = "stop",
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Metrics | dict[int, Metrics]:
     """The very keys and definitions that a trainer logs, its quirks included.
@@ -66,15 +73,22 @@ def trainer_metrics(
         trainer: `verl`, `verl-2026-01`, `verl-2025-10`, `miles`.
         config: the trainer's own keys as a dict, a YAML, JSON or TOML file, or the name of one of its presets.
         per_step: one batch a step, as the trainer computes; else all rows are one batch.
-        on_fault: as in `analyze`.
-        chunk_tokens: as in `analyze`.
+        on_fault, steps, limit, chunk_tokens: as in `analyze`.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
         DumpError: the dump cannot be read as asked.
     """
     dialect, settings = configure(trainer, config)
-    batches = _Dialect(dump, dialect, settings).gather(on_fault, chunk_tokens)
+    its = _Dialect(dump, dialect, settings)
+    chunks = dump.chunks(
+        fields=(its.pair.training, "advantages"),
+        chunk_tokens=chunk_tokens,
+        on_fault=on_fault,
+        steps=steps,
+        limit=limit,
+    )
+    batches = its.gather(chunks)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -86,10 +100,8 @@ class _Dialect:
     trainer: Trainer[Any]
     config: Any
 
-    def gather(self, on_fault: OnFault, chunk_tokens: int) -> _Batches:
+    def gather(self, chunks: Iterable[Chunk]) -> _Batches:
         columns, pair = RowTable(), PairState()
-        fields = (self.pair.training, "advantages")
-        chunks = self.dump.chunks(fields=fields, on_fault=on_fault, chunk_tokens=chunk_tokens)
         with one_torch_thread():
             for part, state in map_in_order(self._chunk, chunks, default_workers()):
                 columns.absorb(part)
@@ -99,8 +111,7 @@ class _Dialect:
 
     @cached_property
     def pair(self) -> Pair:
-        fields = [f for f in ("rollout_log_probs", "old_log_probs", "log_probs") if self.dump.has(f)]
-        return pair_for(self.trainer.correction(self.config).mode, pairs_in(fields))
+        return pair_for(self.trainer.correction(self.config).mode, pairs_in(self.dump))
 
     @cached_property
     def _needs_order(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from rollout_audit.audit.report import CorrectionReport, Report, StepReport
+from rollout_audit.audit.report import CorrectionReport, Report, StageReport, StepReport
 from rollout_audit.errors import UsageError, suggest
 
 __all__ = ["Gate", "GateResult", "evaluate", "parse_gate"]
@@ -66,7 +67,7 @@ def parse_gate(text: str) -> Gate:
         raise UsageError(f"--fail-on {text!r}: {HOW}")
     parts = match.groupdict()
     scope = parts["scope"] or "pooled"
-    if scope not in SCOPES and not scope.isdigit():
+    if scope not in SCOPES and not _is_step(scope):
         raise UsageError(f"--fail-on {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
     return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], _number(parts["value"], text))
 
@@ -92,17 +93,17 @@ def evaluate(gate: Gate, report: Report) -> GateResult:
 
 
 def _by_level(gate: Gate, report: Report) -> GateResult:
+    """By the report's own status, in which a step past a limit weighs as a warning."""
     refused = {"critical"} if gate.level == "critical" else {"critical", "warn"}
-    broken = [verdict.metric for verdict in report.health if verdict.status in refused]
-    text = f"{gate.text}: {', '.join(broken) or 'no rule'} past the limit"
-    return GateResult(gate, None, bool(broken), unmeasured=False, text=text)
+    text = f"{gate.text}: the report is {report.status}: {report.headline}"
+    return GateResult(gate, None, report.status in refused, unmeasured=False, text=text)
 
 
 def _values(gate: Gate, report: Report) -> list[Number]:
     if gate.scope == "pooled":
         return [_pooled(gate, report)]
     steps = report.steps
-    if gate.scope.isdigit():
+    if _is_step(gate.scope):
         steps = [step for step in report.steps if step.step == int(gate.scope)]
         if not steps:
             known = ", ".join(str(s.step) for s in report.steps[:10])
@@ -117,19 +118,15 @@ def _values(gate: Gate, report: Report) -> list[Number]:
 def _pooled(gate: Gate, report: Report) -> Number:
     if gate.preset is None and gate.metric in report.overall:
         return report.overall[gate.metric]
-    correction = _correction(gate, report)
-    stages = correction.stages
-    return _look_up(
-        gate,
-        {"kept": stages.kept, "bounded": stages.bounded, "normalised": stages.normalised, "raw": stages.raw},
-    )
+    stages = _correction(gate, report).stages
+    return _look_up(gate, _by_name(stages))
 
 
 def _of_step(gate: Gate, step: StepReport, report: Report) -> Number:
     if gate.preset is None and gate.metric in step.metrics:
         return step.metrics[gate.metric]
     stages = step.corrections[_correction(gate, report).name]
-    return _look_up(gate, {"kept": stages.kept, "bounded": stages.bounded})
+    return _look_up(gate, _by_name(stages))
 
 
 def _correction(gate: Gate, report: Report) -> CorrectionReport:
@@ -140,20 +137,35 @@ def _correction(gate: Gate, report: Report) -> CorrectionReport:
     return found[name]
 
 
+def _by_name(stages: StageReport) -> Mapping[str, Mapping[str, Number]]:
+    """The stage that a bare metric is looked for in first, first."""
+    return {stage: getattr(stages, stage) for stage in ("kept", "bounded", "normalised", "raw")}
+
+
 def _look_up(gate: Gate, stages: Mapping[str, Mapping[str, Number]]) -> Number:
-    """`metric` in the first stage that has it, or `stage.metric`."""
+    """`metric` in the first stage that has it, or `stage.metric`; of an ess the smaller of raw and kept."""
+    if gate.metric in ("ess", "ess_seq"):
+        both = [stages["raw"][gate.metric], stages["kept"][gate.metric]]
+        return None if None in both else min(x for x in both if x is not None)
     stage, _, metric = gate.metric.rpartition(".")
     if stage in stages and metric in stages[stage]:
         return stages[stage][metric]
     for figures in stages.values():
         if gate.metric in figures:
             return figures[gate.metric]
-    known: Sequence[str] = [m for figures in stages.values() for m in figures]
+    known: Sequence[str] = [name for s, figures in stages.items() for m in figures for name in (m, f"{s}.{m}")]
     raise UsageError(f"--fail-on {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
+
+
+def _is_step(scope: str) -> bool:
+    return scope.removeprefix("-").isdigit()
 
 
 def _number(text: str, gate: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         raise UsageError(f"--fail-on {gate!r}: {text!r} is no number; {HOW}") from None
+    if math.isnan(number):
+        raise UsageError(f"--fail-on {gate!r}: nothing compares with nan; {HOW}")
+    return number

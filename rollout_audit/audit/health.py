@@ -25,8 +25,13 @@ class HealthRule:
     source: Literal["mismatch", "correction", "both"]
     advice: str
 
+    @property
+    def name(self) -> str:
+        """What a verdict is called: the metric, but for the rule that holds two against each other."""
+        return "cancellation" if self.comparison == "cancels" else self.metric
 
-_STALE = "refresh the sampler's weights more often, or look for the cause with `rollout-audit inspect`"
+
+_STALE = "one policy finds the tokens likelier throughout: check temperature, top-p and the age of the sampler"
 _ENGINE = "compare precisions and kernels of the two engines; see which tokens carry it in the worst-token table"
 
 RULES: tuple[HealthRule, ...] = (
@@ -76,12 +81,12 @@ class Figures:
 
 def judge(figures: Figures) -> list[HealthVerdict]:
     """One verdict a metric and subject, the severest rule that it breaks, worst first."""
-    verdicts: dict[tuple[str, bool], HealthVerdict] = {}
+    verdicts: dict[str, HealthVerdict] = {}
     for rule in RULES:
         verdict = _verdict(rule, figures)
-        key = (rule.metric, rule.comparison == "cancels")
-        if key not in verdicts or _RANK[verdict.status] < _RANK[verdicts[key].status]:
-            verdicts[key] = verdict
+        known = verdicts.get(rule.name)
+        if known is None or _RANK[verdict.status] < _RANK[known.status]:
+            verdicts[rule.name] = verdict
     return sorted(verdicts.values(), key=lambda v: _RANK[v.status])
 
 
@@ -108,7 +113,7 @@ def _verdict(rule: HealthRule, figures: Figures) -> HealthVerdict:
     else:
         status = rule.severity if _BREAKS[rule.comparison](value, rule.limit, figures) else "ok"
     return HealthVerdict(
-        metric=rule.metric,
+        metric=rule.name,
         status=status,
         value=value,
         comparison=rule.comparison,
@@ -151,5 +156,5 @@ def _limit_text(rule: HealthRule) -> str:
     if rule.comparison == "outside":
         return f"[{rule.limit[0]:g}, {rule.limit[1]:g}]"
     if rule.comparison == "cancels":
-        return f"{rule.limit[0]:g} with |kl_k1| < {rule.limit[1]:g}·kl_k3"
+        return f"kl_k3 > {rule.limit[0]:g} with |kl_k1| < {rule.limit[1]:g}·kl_k3"
     return f"{rule.limit[0]:g}"

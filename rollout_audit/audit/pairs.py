@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollout_audit.corrections.model import Mode
+from rollout_audit.dumps.dump import Dump
 from rollout_audit.errors import MissingFieldError
 
 __all__ = ["Pair", "PairName", "pair_for", "pairs_in"]
@@ -24,6 +25,7 @@ class Pair:
     meaning: str
 
 
+_TRAINING = ("old_log_probs", "log_probs")
 _PAIRS = (
     Pair("engine", "old_log_probs", "rollout_log_probs", "trainer before the update against the rollout engine"),
     Pair("policy_update", "log_probs", "old_log_probs", "current policy against the trainer before the update"),
@@ -31,9 +33,20 @@ _PAIRS = (
 )
 
 
-def pairs_in(fields: Collection[str]) -> tuple[Pair, ...]:
-    """The pairs whose two columns are recorded."""
-    return tuple(pair for pair in _PAIRS if pair.training in fields and pair.rollout in fields)
+def pairs_in(dump: Dump) -> tuple[Pair, ...]:
+    """The pairs whose two columns are recorded in every file.
+
+    Raises:
+        MissingFieldError: some files have only `old_log_probs`, the others only `log_probs`.
+    """
+    found = tuple(pair for pair in _PAIRS if dump.has(pair.training) and dump.has(pair.rollout))
+    if not found:
+        lacking = {name: next(f for f, fields in dump.fields.items() if name not in fields) for name in _TRAINING}
+        texts = " and ".join(f"{name} is not in {file}" for name, file in lacking.items())
+        raise MissingFieldError(
+            f"{texts}: no training column is in every file; audit them apart, or --map one to the other"
+        )
+    return found
 
 
 def pair_for(mode: Mode, pairs: Collection[Pair]) -> Pair:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +48,3 @@ class Pictures:
     sample: TokenSample
     sequences: Mapping[str, Sequence[object] | Array]
     """one entry a scored row: uid, file, row, step, valid_tokens, reward, … and the columns of `row_columns`"""
-    every_step: Callable[[], Iterator[Mapping[str, object]]] = field(repr=False)
-
-    @cached_property
-    def steps(self) -> Sequence[Mapping[str, object]]:
-        """Long form of every figure of every step: step, subject, stage, metric, value, reason."""
-        return list(self.every_step())

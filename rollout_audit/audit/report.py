@@ -142,14 +142,21 @@ class CorrectionReport(Strict):
     status: Status = Field(description="a mark, not a verdict: how its kept stage stands against the health limits")
 
 
-class StepCorrection(Strict):
-    kept: Figures
-    bounded: Figures
+class StepPair(Strict):
+    metrics: Figures
+    reasons: Reasons
+
+
+class StepCorrection(StageReport):
+    """One correction on one step, normalised by the step's own factor."""
+
+    reasons: Reasons = Field(description="'stage.metric' → why its value is null (or 0)")
 
 
 class StepReport(Strict):
     step: int
-    sequences: int
+    sequences: int = Field(description="all rows of the step")
+    scored_sequences: int = Field(description="rows with at least one valid token")
     valid_tokens: int
     mean_tokens: Number = Field(description="valid tokens of a sequence, mean")
     policy_age: Number = Field(description="trainer_version − policy_version, mean; null where not recorded")
@@ -158,7 +165,7 @@ class StepReport(Strict):
     past_limit: list[str] = Field(description="metrics whose health rule is broken in this step, worst first")
     metrics: Figures
     reasons: Reasons
-    pairs: dict[str, Figures] = Field(description="native metrics of the other pairs, by name")
+    pairs: dict[str, StepPair] = Field(description="the other pairs of policies, by name")
     corrections: dict[str, StepCorrection]
 
 
@@ -181,7 +188,7 @@ class WorstSequence(Strict):
     valid_tokens: int
     log_ratio_mean: float
     log_ratio_sum: float
-    k3_mean: float
+    k3_mean: Number = Field(description="null past the largest float64")
     log_ratio_max_abs: float
 
 

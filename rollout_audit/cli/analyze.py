@@ -10,6 +10,7 @@ import typer
 from rollout_audit.cli.messages import progress, say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
+    TRAINERS_HELP,
     ChunkTokens,
     Device,
     DeviceName,
@@ -24,7 +25,7 @@ from rollout_audit.cli.options import (
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps
+from rollout_audit.cli.parsing import parse_maps, parse_steps, several
 from rollout_audit.cli.reference import reference_correction
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ TrainerName = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="ROLLOUT_AUDIT_TRAINER",
-        help="With --config: the health rules look at that trainer's correction.",
+        help=f"The health rules look at that trainer's correction. {TRAINERS_HELP}",
         show_default=False,
     ),
 ]
@@ -73,7 +74,7 @@ Config = Annotated[
         metavar="FILE|JSON",
         envvar="ROLLOUT_AUDIT_CONFIG",
         help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, or key=value.",
-        show_default=False,
+        show_default="the trainer's defaults",
     ),
 ]
 NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
@@ -82,8 +83,10 @@ FailOn = Annotated[
     typer.Option(
         "--fail-on",
         metavar="GATE",
-        envvar="ROLLOUT_AUDIT_FAIL_ON",
-        help="Exit 1 at critical, warn, [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE. Repeatable.",
+        help=(
+            "Exit 1 at critical, warn, [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE. "
+            "Repeatable; in ROLLOUT_AUDIT_FAIL_ON parted by ;"
+        ),
         show_default=False,
     ),
 ]
@@ -115,7 +118,7 @@ def analyze(
 ) -> None:
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
     fields, span = parse_maps(field_map), parse_steps(steps)
-    gates = _gates(fail_on or [])
+    gates = _gates(several(fail_on, "ROLLOUT_AUDIT_FAIL_ON"))
     corrections, reference = reference_correction(preset, trainer, config)
 
     from rollout_audit.audit.analyze import analyze as audit

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rollout_audit.cli.options import Dumps, Layout, Maps, OnFault, OnFaultName, Output
-from rollout_audit.cli.parsing import parse_maps
+from rollout_audit.cli.options import (
+    CHUNK_TOKENS,
+    TRAINERS_HELP,
+    ChunkTokens,
+    Dumps,
+    Layout,
+    Limit,
+    Maps,
+    OnFault,
+    OnFaultName,
+    Output,
+    Steps,
+)
+from rollout_audit.cli.parsing import parse_maps, parse_steps
 
 __all__ = ["METRICS_EPILOG", "metrics"]
 
@@ -23,7 +35,7 @@ TrainerName = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="ROLLOUT_AUDIT_TRAINER",
-        help="Whose names and definitions.",
+        help=f"Whose names and definitions. {TRAINERS_HELP}",
         show_default=False,
     ),
 ]
@@ -49,11 +61,14 @@ def metrics(
     per_step: PerStep = False,
     field_map: Maps = None,
     layout: Layout = None,
+    steps: Steps = None,
+    limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
+    chunk_tokens: ChunkTokens = CHUNK_TOKENS,
     output: Output = None,
 ) -> None:
     """Compute the flat metrics of one trainer, its very keys and quirks included."""
-    fields = parse_maps(field_map)
+    fields, span = parse_maps(field_map), parse_steps(steps)
 
     from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.dumps.dump import open_dump
@@ -61,9 +76,9 @@ def metrics(
     from rollout_audit.reports.terminal import emit
 
     dump = open_dump(dumps, field_map=fields, layout=layout)
+    how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
     if per_step:
-        by_step = trainer_metrics(dump, trainer, config, per_step=True, on_fault=on_fault.value)
-        document = steps_document(trainer, by_step)
+        document = steps_document(trainer, trainer_metrics(dump, trainer, config, per_step=True, **how))
     else:
-        document = pooled_document(trainer, trainer_metrics(dump, trainer, config, on_fault=on_fault.value))
+        document = pooled_document(trainer, trainer_metrics(dump, trainer, config, **how))
     emit(document, output.value if output else None)

@@ -9,6 +9,7 @@ import typer
 
 __all__ = [
     "CHUNK_TOKENS",
+    "TRAINERS_HELP",
     "ChunkTokens",
     "Debug",
     "Device",
@@ -27,6 +28,9 @@ __all__ = [
     "Workers",
 ]
 
+
+TRAINERS_HELP = "One of verl, verl-2026-01, verl-2025-10, miles."
+"""As the table of trainers, without loading it: a test holds them equal"""
 
 CHUNK_TOKENS = 2**19
 """As `dumps.dump.DEFAULT_CHUNK_TOKENS`, without loading it: a test holds them equal"""
@@ -67,8 +71,7 @@ Maps = Annotated[
     typer.Option(
         "--map",
         metavar="FIELD=COLUMN",
-        envvar="ROLLOUT_AUDIT_MAP",
-        help="Read a field from a column of that name. Repeatable.",
+        help="Read a field from a column of that name. Repeatable; in ROLLOUT_AUDIT_MAP parted by ;",
         show_default=False,
     ),
 ]
@@ -121,6 +124,7 @@ ChunkTokens = Annotated[
     typer.Option(
         metavar="N",
         min=1,
+        max=2**31 - 1,
         envvar="ROLLOUT_AUDIT_CHUNK_TOKENS",
         help="Tokens that one unit of work holds; bounds the memory.",
     ),

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Sequence
 
 from rollout_audit.errors import UsageError
 
-__all__ = ["parse_maps", "parse_steps"]
+__all__ = ["parse_maps", "parse_steps", "several"]
 
 
-def parse_maps(given: Iterable[str] | None) -> dict[str, str]:
+def several(given: Sequence[str] | None, variable: str) -> list[str]:
+    """A repeatable option, else its variable, whose values are parted by `;`: they may hold blanks themselves."""
+    if given:
+        return list(given)
+    return [text.strip() for text in os.environ.get(variable, "").split(";") if text.strip()]
+
+
+def parse_maps(given: Sequence[str] | None) -> dict[str, str]:
     """`FIELD=COLUMN` options as a mapping; a column name may hold `=`.
 
     Raises:
         UsageError: no `=`, or a field given twice.
     """
     mapping: dict[str, str] = {}
-    for text in given or ():
+    for text in several(given, "ROLLOUT_AUDIT_MAP"):
         field, equals, column = text.partition("=")
         if not (field and equals and column):
             raise UsageError(f"--map {text!r}: expected FIELD=COLUMN, for example old_log_probs=prev_logprobs")

@@ -18,16 +18,16 @@ def reference_correction(
     """The corrections of the report and the name of the reference among them.
 
     Raises:
-        UsageError: --preset together with --config, or one of --trainer and --config without the other.
+        UsageError: --preset together with --config, or --config without --trainer.
         ConfigError: the trainer itself would refuse the configuration.
     """
     if trainer is None and config is None:
         return "all", preset
     if preset is not None:
         raise UsageError("--preset and --config both name the reference correction; give one of them")
-    if trainer is None or config is None:
-        raise UsageError("--trainer and --config go together: whose keys, and which")
-    return _of_trainer(trainer, config)
+    if trainer is None:
+        raise UsageError("--config needs --trainer: whose keys are these?")
+    return _of_trainer(trainer, config or "{}")
 
 
 def _of_trainer(trainer: str, config: str) -> tuple[list[Preset], str]:

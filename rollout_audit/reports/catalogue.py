@@ -119,7 +119,7 @@ _MISMATCH: tuple[tuple[str, Unit, str, str, Worse, str, str], ...] = (
 _STAGE: tuple[tuple[str, Unit, str, str, Worse, str, str], ...] = (
     ("weight_mean", "token", "mean w", POSITIVE, "away from 1",
      "Raw weights of samples from μ average 1; a cap pulls the mean below.", VERL),
-    ("weight_std", "token", "standard deviation of w, n − 1", POSITIVE, "higher",
+    ("weight_std", "token", "standard deviation of w, divided by n", POSITIVE, "higher",
      "How uneven the weights are.", VERL),
     ("weight_min", "token", "min w", POSITIVE, "lower", "The least weight.", VERL),
     ("weight_max", "token", "max w", POSITIVE, "higher", "The greatest weight.", VERL),

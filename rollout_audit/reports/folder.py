@@ -18,10 +18,13 @@ from pydantic import ValidationError
 from rollout_audit.audit.report import SCHEMA_NAME, SCHEMA_VERSION, Report
 from rollout_audit.errors import ReportError
 from rollout_audit.reports.frames import write_sequences, write_steps
+from rollout_audit.reports.records import step_records
 
 __all__ = ["Written", "check_output", "read_report", "write_report"]
 
 REPORT_FILE = "report.json"
+PLOTS = "plots"
+OWN_FILES = frozenset({REPORT_FILE, "sequences.parquet", "steps.parquet"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
         with _replacing(target) as folder:
             (folder / REPORT_FILE).write_text(report.to_json(), encoding="utf-8", newline="\n")
             write_sequences(report.pictures.sequences, folder / "sequences.parquet")
-            write_steps(report.pictures.steps, folder / "steps.parquet")
+            write_steps(step_records(report), folder / "steps.parquet")
             failures = _draw(report, folder) if plots else {}
             files = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
     except OSError as error:
@@ -65,11 +68,22 @@ def check_output(out: str | os.PathLike[str]) -> Path:
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ReportError(f"{folder}: is not a folder; give another --out")
-    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return folder
+    if not _is_ours(folder):
         raise ReportError(
             f"{folder}: not empty and no report of rollout-audit, so it is left alone; give another --out"
         )
+    if foreign := _foreign(folder):
+        raise ReportError(f"{folder}: beside a report it holds {foreign}, which would be lost; give another --out")
     return folder
+
+
+def _foreign(folder: Path) -> str:
+    """The first thing in a report folder that no report put there."""
+    strange = [path for path in folder.iterdir() if path.name not in OWN_FILES and path.name != PLOTS]
+    strange += [path for path in (folder / PLOTS).rglob("*") if path.suffix != ".png"]
+    return min((path.relative_to(folder).as_posix() for path in strange), default="")
 
 
 def read_report(path: str | os.PathLike[str]) -> Report:
@@ -119,7 +133,7 @@ def _is_ours(folder: Path) -> bool:
 def _draw(report: Report, folder: Path) -> Mapping[str, str]:
     """Failures by picture; matplotlib itself may be what fails (a backend that is not there)."""
     try:
-        drawn = import_module("rollout_audit.reports.plots").draw_all(report, folder / "plots")
+        drawn = import_module("rollout_audit.reports.plots").draw_all(report, folder / PLOTS)
     except Exception as error:  # a picture never costs the figures
         return {"plots": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     return dict(drawn.failures)

@@ -30,7 +30,7 @@ def mismatch_blocks(report: Report) -> Iterator[Block]:
 
 def _pair_meanings(pairs: Sequence[PairReport]) -> str:
     texts = [f"{' '.join(PAIR_TITLES[p.name].split())}: {p.training_column} against {p.rollout_column}" for p in pairs]
-    return "; ".join(texts) + "."
+    return "; ".join(texts) + ". The engine's numerics and the age of its weights both lie in the engine mismatch."
 
 
 def _reasons(pairs: Sequence[PairReport]) -> Iterator[Block]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from rollout_audit.audit.report import CorrectionReport, PairReport, Report, StepReport
+from rollout_audit.audit.report import PairReport, Report, StageReport, StepReport
 
-__all__ = ["primary_pair", "report_records"]
+__all__ = ["primary_pair", "report_records", "step_records"]
 
 Number: TypeAlias = float | int | None
 
@@ -20,33 +20,38 @@ def primary_pair(report: Report) -> PairReport:
 
 def report_records(report: Report) -> list[Mapping[str, object]]:
     """Every figure in long form: step (empty: pooled), subject, stage, metric, value, reason."""
-    pooled = [
-        record for pair in report.pairs for record in _records(None, pair.name, "native", pair.metrics, pair.reasons)
-    ]
+    return [*_pooled_records(report), *step_records(report)]
+
+
+def step_records(report: Report) -> list[Mapping[str, object]]:
+    """The same of the steps alone."""
+    return [record for step in report.steps for record in _step_records(report, step)]
+
+
+def _pooled_records(report: Report) -> Iterator[Mapping[str, object]]:
+    for pair in report.pairs:
+        yield from _records(None, pair.name, "native", pair.metrics, pair.reasons)
     for correction in report.corrections:
-        pooled += _stage_records(correction)
-    return [*pooled, *(record for step in report.steps for record in _step_records(report, step))]
-
-
-def _stage_records(correction: CorrectionReport) -> list[Mapping[str, object]]:
-    return [
-        record
-        for stage, metrics in correction.stages.model_dump().items()
-        for record in _records(None, correction.name, stage, metrics, _of_stage(correction.reasons, stage))
-    ]
-
-
-def _of_stage(reasons: Mapping[str, str], stage: str) -> dict[str, str]:
-    return {key.removeprefix(f"{stage}."): text for key, text in reasons.items() if key.startswith(f"{stage}.")}
+        yield from _stage_records(None, correction.name, correction.stages, correction.reasons)
 
 
 def _step_records(report: Report, step: StepReport) -> Iterator[Mapping[str, object]]:
     yield from _records(step.step, primary_pair(report).name, "native", step.metrics, step.reasons)
-    for name, metrics in step.pairs.items():
-        yield from _records(step.step, name, "native", metrics, {})
+    for name, pair in step.pairs.items():
+        yield from _records(step.step, name, "native", pair.metrics, pair.reasons)
     for name, correction in step.corrections.items():
-        yield from _records(step.step, name, "bounded", correction.bounded, {})
-        yield from _records(step.step, name, "kept", correction.kept, {})
+        yield from _stage_records(step.step, name, correction, correction.reasons)
+
+
+def _stage_records(
+    step: int | None, name: str, stages: StageReport, reasons: Mapping[str, str]
+) -> Iterator[Mapping[str, object]]:
+    for stage in ("raw", "bounded", "normalised", "kept"):
+        yield from _records(step, name, stage, getattr(stages, stage), _of_stage(reasons, stage))
+
+
+def _of_stage(reasons: Mapping[str, str], stage: str) -> dict[str, str]:
+    return {key.removeprefix(f"{stage}."): text for key, text in reasons.items() if key.startswith(f"{stage}.")}
 
 
 def _records(

@@ -26,8 +26,14 @@ def step_table(report: Report) -> Table:
     rows = [[read(report, step) for _, read in columns] for step in shown]
     all_shown = len(shown) == len(report.steps)
     title = "Steps" if all_shown else f"The {len(shown)} worst of {len(report.steps):,} steps, by kl_k3"
-    caption = " ".join(filter(None, (_age_story(report.steps), _broken_in(report))))
+    caption = " ".join(filter(None, (_age_story(report.steps), _broken_in(report), _whose_weights(report))))
     return Table(title, tuple(column for column, _ in columns), rows, caption)
+
+
+def _whose_weights(report: Report) -> str:
+    names = {correction.name for correction in report.corrections}
+    by_sequence = f", ess seq is {SEQUENCE_WEIGHTED}'s" if SEQUENCE_WEIGHTED in names else ""
+    return f"ess is {report.settings.reference}'s{by_sequence}, both as applied."
 
 
 def _steps_to_show(steps: Sequence[StepReport]) -> list[StepReport]:

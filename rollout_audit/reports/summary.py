@@ -92,7 +92,7 @@ def _health(report: Report) -> Iterator[Block]:
 
 
 def _limit(verdict: HealthVerdict) -> str:
-    return f"{'>' if verdict.comparison == 'cancels' else verdict.comparison} {verdict.limit}"
+    return verdict.limit if verdict.comparison == "cancels" else f"{verdict.comparison} {verdict.limit}"
 
 
 def _advice(verdict: HealthVerdict) -> str:

@@ -92,9 +92,14 @@ def shown(table: Table) -> list[list[str]]:
     return [list(row) for row in zip(*columns, strict=True)]
 
 
+def printable(text: str) -> str:
+    """Control characters spelt out: a name from a dump must not move the cursor or break a row."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def _column_shown(column: Column, cells: Sequence[Cell]) -> list[str]:
     if not column.numeric:
-        return [figures.ABSENT if cell is None else str(cell) for cell in cells]
+        return [figures.ABSENT if cell is None else printable(str(cell)) for cell in cells]
     values = [_numeric(cell) for cell in cells]
     if column.decimals is not None:
         return [figures.fixed(v, column.decimals) for v in values]

@@ -40,13 +40,18 @@ class Cells:
         if len(parts) == 1:
             return parts[0]
         index = np.concatenate([part.index for part in parts]) if parts else np.empty(0, dtype=np.int64)
-        counts = np.bincount(index, weights=np.concatenate([[], *(p.counts for p in parts)]))
+        counts = _by_cell(index, [p.counts.astype(np.float64) for p in parts])
         at = np.flatnonzero(counts)
-        sum_u, sum_u_sq = (
-            np.bincount(index, weights=np.concatenate([np.empty(0), *values]))[at]
-            for values in ([p.sum_u for p in parts], [p.sum_u_sq for p in parts])
+        return cls(
+            index=at.astype(np.int64),
+            counts=counts[at].astype(np.int64),
+            sum_u=_by_cell(index, [p.sum_u for p in parts])[at],
+            sum_u_sq=_by_cell(index, [p.sum_u_sq for p in parts])[at],
         )
-        return cls(at, counts[at].astype(np.int64), sum_u, sum_u_sq)
+
+
+def _by_cell(index: NDArray[np.int64], parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.asarray(np.bincount(index, weights=np.concatenate([np.empty(0), *parts])), dtype=np.float64)
 
 
 @dataclass
@@ -60,16 +65,18 @@ class CellTable:
             mine = self.parts.get(key)
             self.parts[key] = cells if mine is None else Cells.total([mine, cells])
 
-    @property
-    def steps(self) -> list[int]:
-        return sorted({step for step, _ in self.parts})
+    def by_step(self) -> Mapping[int, Mapping[int, Cells]]:
+        """step → class → cells."""
+        steps: dict[int, dict[int, Cells]] = {}
+        for (step, its_class), cells in sorted(self.parts.items(), key=itemgetter(0)):
+            steps.setdefault(step, {})[its_class] = cells
+        return steps
 
-    def classes(self, step: int | None) -> Mapping[int, Cells]:
-        """Cells of one step, or of all, by class."""
+    def pooled(self) -> Mapping[int, Cells]:
+        """class → cells of all steps."""
         parts: dict[int, list[Cells]] = {}
-        for (its_step, its_class), cells in sorted(self.parts.items(), key=itemgetter(0)):
-            if step is None or its_step == step:
-                parts.setdefault(its_class, []).append(cells)
+        for (_, its_class), cells in sorted(self.parts.items(), key=itemgetter(0)):
+            parts.setdefault(its_class, []).append(cells)
         return {its_class: Cells.total(of_class) for its_class, of_class in parts.items()}
 
 

@@ -67,7 +67,7 @@ def log_sums(d, low, high, sum_ratio, sum_ratio_sq):
     """log Σρ and log Σρ², around the largest d where the plain sums would leave float64."""
     if len(d) == 0:
         return -math.inf, -math.inf
-    if -SAFE_EXPONENT < low and high < SAFE_EXPONENT:
+    if low > -SAFE_EXPONENT and high < SAFE_EXPONENT:
         return math.log(sum_ratio), math.log(sum_ratio_sq)
     first = second = 0.0
     for x in d:
@@ -89,8 +89,8 @@ def clamp_row(d, clamp, out):
 
 
 @njit(**VECTOR)
-def exponentials(x, out, scale, scale_bits):
-    """exp of log-probs, to two units in the last place: 2^k from the exponent's bits, exp of the rest by its series."""
+def exponentials(x, out, less_one, scale, scale_bits):
+    """exp and expm1 of log-probs: 2^k from the exponent's bits, exp of the rest by its series."""
     for i in range(len(x)):
         k = math.floor(max(x[i], LEAST_EXPONENT) * LOG2_E + 0.5)
         scale_bits[i] = (np.int64(k) + 1023) << 52
@@ -102,8 +102,9 @@ def exponentials(x, out, scale, scale_bits):
         p = 1 / 40320 + r * (1 / 362880 + r * p)
         p = 1 / 720 + r * (1 / 5040 + r * p)
         p = 1 / 24 + r * (1 / 120 + r * p)
-        p = 1.0 + r * (1.0 + r * (0.5 + r * (1 / 6 + r * p)))
-        out[i] = p * scale[i]
+        tail = r * (1.0 + r * (0.5 + r * (1 / 6 + r * p)))
+        out[i] = scale[i] + scale[i] * tail
+        less_one[i] = (scale[i] - 1.0) + scale[i] * tail
 
 
 @njit(**SCALAR)
@@ -178,19 +179,20 @@ def add_divergences(d, ratio, excess, out):
 
 
 @njit(**VECTOR)
-def add_probabilities(log_pi, log_mu, mu, ratio, excess, out):
+def add_probabilities(log_pi, log_mu, mu, mu_less_1, excess, out):
     sum_log_pi = sum_log_mu = sum_pi = sum_mu = sum_pi_sq = sum_mu_sq = sum_pi_mu = sum_diff = sum_abs_diff = 0.0
     high, low = out[20], out[21]
     for i in range(len(mu)):
-        p = mu[i] * ratio[i]
         difference = mu[i] * excess[i]
+        m = mu_less_1[i]
+        p = m + difference
         sum_log_pi += log_pi[i]
         sum_log_mu += log_mu[i]
         sum_pi += p
-        sum_mu += mu[i]
+        sum_mu += m
         sum_pi_sq += p * p
-        sum_mu_sq += mu[i] * mu[i]
-        sum_pi_mu += p * mu[i]
+        sum_mu_sq += m * m
+        sum_pi_mu += p * m
         sum_diff += difference
         sum_abs_diff += abs(difference)
         high = max(high, difference)
@@ -208,13 +210,11 @@ def add_probabilities(log_pi, log_mu, mu, ratio, excess, out):
 
 
 @njit(**SCALAR)
-def far_probabilities(d, log_pi, mu, ratio, excess):
-    """Where ρ leaves the tables: π by itself, put back as ρ = π / μ so that the sums need no other case."""
+def far_probabilities(d, log_pi, mu, excess):
+    """Where ρ leaves the tables: π by itself, put back as (π − μ) / μ so that the sums need no other case."""
     for i in range(len(d)):
         if abs(d[i]) >= LARGE:
-            pi = math.exp(log_pi[i])
-            ratio[i] = pi / mu[i] if mu[i] > 0.0 else 0.0
-            excess[i] = (pi - mu[i]) / mu[i] if mu[i] > 0.0 else 0.0
+            excess[i] = (math.exp(log_pi[i]) - mu[i]) / mu[i]
 
 
 @njit(**VECTOR)
@@ -256,13 +256,8 @@ def rows(
     training, rollout, mask, offsets, middle, exp_middle, expm1_middle, cuts, cuts_below, clamps, intervals,
     sums, clamped, counted, log_ratio, cell, u, worst_at, worst_abs,
 ):  # fmt: skip
-    log_pi, log_mu, mu, ratio, excess = (
-        np.empty(BLOCK),
-        np.empty(BLOCK),
-        np.empty(BLOCK),
-        np.empty(BLOCK),
-        np.empty(BLOCK),
-    )
+    log_pi, log_mu, ratio, excess = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    mu, mu_less_1 = np.empty(BLOCK), np.empty(BLOCK)
     x, at_middle, excess_middle, scale = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     scale_bits, place = scale.view(np.int64), np.empty(BLOCK, dtype=np.int64)
     bits = log_ratio.view(np.int64)
@@ -279,7 +274,7 @@ def rows(
             n = gather(training, rollout, mask, start, stop, log_pi, log_mu, log_ratio[at:], place)
             d, v = log_ratio[at : at + n], u[at : at + n]
             xs, mid, mid_excess = x[:n], at_middle[:n], excess_middle[:n]
-            r, e, p, m = ratio[:n], excess[:n], log_pi[:n], mu[:n]
+            r, e, p, m, m_less_1 = ratio[:n], excess[:n], log_pi[:n], mu[:n], mu_less_1[:n]
             farthest = cells_of(
                 d, bits[at : at + n], cuts, cuts_below, middle, exp_middle, expm1_middle,
                 cell[at : at + n], xs, mid, mid_excess,
@@ -287,11 +282,11 @@ def rows(
             from_midpoints(xs, mid, mid_excess, v, r, e)
             if farthest >= SMALL:
                 far_from_midpoints(d, xs, mid, mid_excess, v, r, e)
-            exponentials(log_mu[:n], m, scale, scale_bits)
+            exponentials(log_mu[:n], m, m_less_1, scale, scale_bits)
             add_divergences(d, r, e, total)
             if farthest >= 0.25:
-                far_probabilities(d, p, m, r, e)
-            add_probabilities(p, log_mu[:n], m, r, e, total)
+                far_probabilities(d, p, m, e)
+            add_probabilities(p, log_mu[:n], m, m_less_1, e, total)
             add_extremes(d, total)
             for j in range(len(intervals)):
                 counted[row, j] += count_inside(d, intervals[j, 0], intervals[j, 1])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-__all__ = ["OVERFLOW", "Absent", "Figure", "Metrics", "Noted", "figure", "ratio_of"]
+__all__ = ["OVERFLOW", "UNDERFLOW", "Absent", "Figure", "Metrics", "Noted", "figure", "ratio_of"]
 
 
 class Absent(str):
@@ -27,6 +27,7 @@ class Noted(float):
 
 
 OVERFLOW = Absent("overflow: past the largest float64")
+UNDERFLOW = Absent("underflow: below the least float64")
 
 Figure = float | int | Absent
 

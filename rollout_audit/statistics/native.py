@@ -25,6 +25,7 @@ CATASTROPHIC = 1e-4
 BANDS = {"within_1pct": 0.01, "within_5pct": 0.05, "within_10pct": 0.10}
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 NO_TOKEN = Absent("no valid token")
+ROUNDING = 1e-13
 LOG_MAX = math.log(np.finfo(np.float64).max)
 
 
@@ -59,7 +60,7 @@ def native_metrics(scope: Scope) -> Metrics:
 def _divergence(scope: Scope) -> dict[str, Figure]:
     rows, n = scope.rows, max(scope.tokens, 1)
     return {
-        "kl_k1": -_total(rows["sum_d"]) / n,
+        "kl_k1": (0.0 - _total(rows["sum_d"])) / n,
         "kl_k2": _total(rows["sum_k2"]) / n,
         "kl_k3": _total(rows["sum_k3"]) / n,
         "mult_prob_error": _total(rows["sum_exp_abs_d"]) / n,
@@ -98,12 +99,12 @@ def _pearson(scope: Scope) -> Figure:
     if scope.tokens < 2:
         return Absent("n < 2")
     rows, n = scope.rows, scope.tokens
-    pi, mu = _total(rows["sum_pi"]) / n, _total(rows["sum_mu"]) / n
-    pi_sq, mu_sq = _total(rows["sum_pi_sq"]) / n, _total(rows["sum_mu_sq"]) / n
+    pi, mu = _total(rows["sum_pi_less_1"]) / n, _total(rows["sum_mu_less_1"]) / n
+    pi_sq, mu_sq = _total(rows["sum_pi_less_1_sq"]) / n, _total(rows["sum_mu_less_1_sq"]) / n
     variances = pi_sq - pi * pi, mu_sq - mu * mu
-    if min(variances) <= 1e-14:
+    if variances[0] <= ROUNDING * pi_sq or variances[1] <= ROUNDING * mu_sq:
         return Absent("zero variance")
-    covariance = _total(rows["sum_pi_mu"]) / n - pi * mu
+    covariance = _total(rows["sum_pi_mu_less_1"]) / n - pi * mu
     return max(-1.0, min(1.0, covariance / math.sqrt(variances[0] * variances[1])))
 
 

@@ -125,9 +125,9 @@ class Moments:
 
     @property
     def ess(self) -> float:
-        """(Σw)² / (n Σw²); NaN where every weight is 0."""
+        """(Σw)² / (n Σw²); NaN where every weight is 0, or too small to be squared."""
         square = self.mean**2
-        return square / (square + self.variance) if self.zeros < self.size else math.nan
+        return square / (square + self.variance) if square else math.nan
 
     def scaled(self, factor: float) -> Moments:
         """The moments of w / factor."""

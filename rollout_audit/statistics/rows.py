@@ -88,17 +88,18 @@ def _log_space_sums(d: Tensor, lengths: Tensor) -> dict[str, Tensor]:
 
 
 def _probabilities(tokens: Tokens) -> dict[str, Tensor]:
+    """Sums of p − 1, in which probabilities close to 1 lose no digit; a correlation does not mind the shift."""
     lengths = tokens.lengths
-    pi, mu = tokens.training_log_probs.exp(), tokens.rollout_log_probs.exp()
+    pi, mu = tokens.training_log_probs.expm1(), tokens.rollout_log_probs.expm1()
     difference = pi - mu
     return {
         "sum_log_pi": row_sum(tokens.training_log_probs, lengths),
         "sum_log_mu": row_sum(tokens.rollout_log_probs, lengths),
-        "sum_pi": row_sum(pi, lengths),
-        "sum_mu": row_sum(mu, lengths),
-        "sum_pi_sq": row_sum(pi.square(), lengths),
-        "sum_mu_sq": row_sum(mu.square(), lengths),
-        "sum_pi_mu": row_sum(pi * mu, lengths),
+        "sum_pi_less_1": row_sum(pi, lengths),
+        "sum_mu_less_1": row_sum(mu, lengths),
+        "sum_pi_less_1_sq": row_sum(pi.square(), lengths),
+        "sum_mu_less_1_sq": row_sum(mu.square(), lengths),
+        "sum_pi_mu_less_1": row_sum(pi * mu, lengths),
         "sum_prob_diff": row_sum(difference, lengths),
         "sum_abs_prob_diff": row_sum(difference.abs(), lengths),
         "max_prob_diff": row_max(difference, lengths),

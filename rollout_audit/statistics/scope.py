@@ -22,7 +22,10 @@ from rollout_audit.statistics.rows import row_rule_keeps
 __all__ = ["Evidence", "Scope"]
 
 Array = NDArray[np.float64]
+Values = tuple[Array, NDArray[np.int64]]
 T = TypeVar("T")
+
+_NO_VALUES: Values = (np.empty(0), np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Scope:
     rows: Mapping[str, Array]
     """columns [rows] of `row_columns`, with `reward` and `advantage` (mean over valid tokens) where recorded"""
     classes: Mapping[int, Cells]
-    values: tuple[Array, NDArray[np.int64]] | None
+    values: Values | None
     """log-ratios ascending with the class of each; None where there were too many to keep"""
     segments: Mapping[str, Mapping[str, Array]]
     plan: PairPlan
@@ -64,8 +67,8 @@ class Scope:
 
     def row_keeps(self, rule: Rule) -> NDArray[np.bool_]:
         """[rows] which rows a sequence rule leaves."""
-        columns = {name: torch.from_numpy(column) for name, column in self.rows.items()}
-        keeps: NDArray[np.bool_] = row_rule_keeps(rule, columns).numpy()
+        columns = self.remember("tensors", lambda: {n: torch.from_numpy(c) for n, c in self.rows.items()})
+        keeps: NDArray[np.bool_] = self.remember(rule, lambda: row_rule_keeps(rule, columns).numpy())
         return keeps
 
     def token_values(self, keep: int | None = None) -> Population:
@@ -91,37 +94,54 @@ class Evidence:
         """[rows] all columns, rows without a valid token included."""
         return {**self.state.rows.columns(), **self.common}
 
-    @cached_property
-    def _values(self) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]] | None:
-        return self.state.values.sorted() if self.state.values.complete else None
+    def scope(self, step: int | None = None) -> Scope:
+        """The rows of one step, or of the whole dump, that have a valid token."""
+        if step is None:
+            chosen: Any = np.flatnonzero(self.rows["valid_tokens"] > 0)
+            values, segments = self._pooled_values, self._segments
+            classes = self.state.cells.pooled()
+        else:
+            chosen = self._rows_of_step.get(step, [])
+            values = None if self._pooled_values is None else self._values_of_step.get(step, _NO_VALUES)
+            segments = {name: _of_step(columns, step) for name, columns in self._segments.items()}
+            classes = self._cells_of_step.get(step, {})
+        rows = {name: column[chosen] for name, column in self.rows.items()}
+        return Scope(rows, classes, values, segments, self.plan)
 
     @cached_property
     def _segments(self) -> Mapping[str, Mapping[str, Array]]:
         return {name: table.columns() for name, table in self.state.segments.items()}
 
-    def scope(self, step: int | None = None) -> Scope:
-        """The rows of one step, or of the whole dump, that have a valid token."""
-        chosen = self.rows["valid_tokens"] > 0
-        if step is not None:
-            chosen &= self.rows["step"] == step
-        return Scope(
-            rows={name: column[chosen] for name, column in self.rows.items()},
-            classes=self.state.cells.classes(step),
-            values=self._values_of(step),
-            segments={n: _of_step(columns, step) for n, columns in self._segments.items()},
-            plan=self.plan,
-        )
+    @cached_property
+    def _rows_of_step(self) -> Mapping[int, NDArray[np.int64]]:
+        scored = np.flatnonzero(self.rows["valid_tokens"] > 0)
+        return {step: scored[at] for step, at in _groups(self.rows["step"][scored]).items()}
 
-    def _values_of(self, step: int | None) -> tuple[Array, NDArray[np.int64]] | None:
-        if self._values is None:
-            return None
+    @cached_property
+    def _cells_of_step(self) -> Mapping[int, Mapping[int, Cells]]:
+        return self.state.cells.by_step()
+
+    @cached_property
+    def _values(self) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
+        return self.state.values.sorted()
+
+    @property
+    def _pooled_values(self) -> Values | None:
+        return (self._values[0], self._values[2]) if self.state.values.complete else None
+
+    @cached_property
+    def _values_of_step(self) -> Mapping[int, Values]:
         values, steps, classes = self._values
-        chosen = slice(None) if step is None else steps == step
-        return values[chosen], classes[chosen]
+        return {step: (values[at], classes[at]) for step, at in _groups(steps).items()}
 
 
-def _of_step(columns: Mapping[str, Array], step: int | None) -> Mapping[str, Array]:
-    if step is None:
-        return columns
+def _groups(keys: NDArray[Any]) -> Mapping[int, NDArray[np.int64]]:
+    """key → the places that hold it, in ascending order."""
+    order = np.argsort(keys, kind="stable")
+    distinct, starts = np.unique(keys[order], return_index=True)
+    return {int(key): at for key, at in zip(distinct, np.split(order, starts[1:]), strict=True)} if len(keys) else {}
+
+
+def _of_step(columns: Mapping[str, Array], step: int) -> Mapping[str, Array]:
     chosen = columns["step"] == step
     return {name: column[chosen] for name, column in columns.items()}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import weight_interval
 from rollout_audit.corrections.model import Correction, Denominator, Level, Weight
-from rollout_audit.statistics.metrics import OVERFLOW, Absent, Figure, Metrics, Noted
+from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics, Noted
 from rollout_audit.statistics.native import log_sum
 from rollout_audit.statistics.plan import rejection_interval, unordered_rules
 from rollout_audit.statistics.population import (
@@ -271,7 +271,9 @@ def kept_of_rows(scope: Scope, correction: Correction) -> Array:
 def _ess(of: Moments) -> Figure:
     if of.zeros == of.size:
         return NO_WEIGHT
-    return of.ess if math.isfinite(of.variance) else OVERFLOW
+    if not math.isfinite(of.variance):
+        return OVERFLOW
+    return UNDERFLOW if math.isnan(of.ess) else of.ess
 
 
 def _std(of: Moments) -> Figure:

@@ -149,3 +149,10 @@ def test_an_older_report_is_replaced(run, dump: Path, tmp_path: Path) -> None:
 
 def test_chunk_default_is_that_of_the_reader() -> None:
     assert CHUNK_TOKENS == DEFAULT_CHUNK_TOKENS
+
+
+def test_the_help_names_every_trainer() -> None:
+    from rollout_audit.cli.options import TRAINERS_HELP
+    from rollout_audit.trainers.registry import TRAINERS
+
+    assert f"One of {', '.join(TRAINERS)}." == TRAINERS_HELP

@@ -113,7 +113,7 @@ def test_bad_input_is_one_line_and_exit_2(name: str, run, tmp_path: Path) -> Non
         (["analyze", "x", "--steps", "5:2"],
          "--steps '5:2': no step lies between 5 and 2 (B is the one after the last)"),
         (["analyze", "x", "--steps", "a"], "--steps 'a': expected A:B, A:, :B or a single step"),
-        (["analyze", "x", "--trainer", "verl"], "--trainer and --config go together: whose keys, and which"),
+        (["analyze", "x", "--config", "{}"], "--config needs --trainer: whose keys are these?"),
         (["explain", "kl_k33"], "no metric 'kl_k33'; did you mean 'kl_k3'?; see `rollout-audit explain`"),
         (["presets", "decoupled_seq_iss"],
          "no preset 'decoupled_seq_iss'; did you mean 'decoupled_seq_is'?; see `rollout-audit presets`"),

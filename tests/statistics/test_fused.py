@@ -20,7 +20,14 @@ from tests.builders import CPU, chunk_of, chunks
 
 PLAN = PairPlan({name: p.correction for name, p in PRESETS.items()}, NATIVE_CUTS)
 COUNTS = {"valid_tokens", "beyond_20", "kept_0"}
-LARGE_TERMS = {"sum_k3": "sum_abs_d", "sum_d": "sum_abs_d", "sum_prob_diff": "sum_abs_prob_diff"}
+LARGE_TERMS = {
+    "sum_k3": "sum_abs_d",
+    "sum_d": "sum_abs_d",
+    "sum_prob_diff": "sum_abs_prob_diff",
+    "sum_pi_less_1": "sum_mu_less_1",
+    "sum_pi_less_1_sq": "sum_mu_less_1_sq",
+    "sum_pi_mu_less_1": "sum_mu_less_1_sq",
+}
 
 pytestmark = pytest.mark.skipif(not fused.is_available(), reason="Numba is not installed")
 

@@ -73,7 +73,7 @@ def _subtitle(report: Report) -> str:
 
 def _figure_of(step: StepReport, pair: str, metric: str) -> float:
     """The report's main pair stands in the step's own metrics, the others beside it."""
-    figures = step.pairs.get(pair, step.metrics)
+    figures = step.pairs[pair].metrics if pair in step.pairs else step.metrics
     value = figures.get(metric)
     return float("nan") if value is None else float(value)
 

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report, StepReport
-from rollout_audit.reports.plots.evidence import pictures_of
 from rollout_audit.reports.plots.panels import MARKERS_UP_TO, Panel, Track, draw_over_steps, draw_single, finite
 from rollout_audit.reports.plots.stories import limit_story, step_story
 from rollout_audit.reports.plots.style import BLUE, GREEN, ORANGE, PURPLE, RED, new_figure
@@ -63,14 +62,9 @@ class _Steps:
     def kept(self, metric: str) -> Array:
         return _column([_kept(step, self.report.settings.reference).get(metric) for step in self.report.steps])
 
-    @cached_property
-    def raw_ess(self) -> Array:
-        """Per step of the reference; NaN in a report that was read from JSON."""
-        pictures = pictures_of(self.report)
-        wanted = {"subject": self.report.settings.reference, "stage": "raw", "metric": "ess"}
-        rows = () if pictures is None else pictures.steps
-        found = {row["step"]: row["value"] for row in rows if wanted.items() <= row.items()}
-        return _column([found.get(step.step) for step in self.report.steps])  # type: ignore[misc]
+    def raw(self, metric: str) -> Array:
+        reference = self.report.settings.reference
+        return _column([step.corrections[reference].raw.get(metric) for step in self.report.steps])
 
     def gap(self, metric: str) -> str:
         """Why a metric is null where it is."""
@@ -106,7 +100,7 @@ def _panels(steps: _Steps) -> Iterator[Panel]:
 
 def _weight_panels(steps: _Steps) -> Iterator[Panel]:
     kept = Track("kept", "ess", steps.kept("ess"), BLUE)
-    raw = Track("raw", "ess", steps.raw_ess, ORANGE, "dashed")
+    raw = Track("raw", "ess", steps.raw("ess"), ORANGE, "dashed")
     none = "no token kept"
     yield Panel("Effective sample size, share", (kept, raw), (0.0, 1.0), 1.0, gap=none)
     mean = Track("", "weight_mean", steps.kept("weight_mean"), BLUE)

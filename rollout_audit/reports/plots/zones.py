@@ -33,7 +33,7 @@ class Zone:
 
 def zones(metric: str) -> list[Zone]:
     """The zones of a metric's rules, mild ones first. Rules on |x| are for panels that draw |x|."""
-    rules = [rule for rule in limits(metric) if rule.comparison != "cancels"]
+    rules = [rule for rule in limits(metric) if rule.name == metric]
     found = [zone for rule in rules for zone in _zones(rule)]
     return sorted(found, key=lambda zone: zone.severity, reverse=True)
 

@@ -77,11 +77,7 @@ class TestSteps:
     def test_raw_and_kept_ess_stand_side_by_side(self, ageing: Report) -> None:
         ess = lines(drawn("steps", ageing).axes[2])
         kept = [s.corrections["decoupled_token_is"].kept["ess"] for s in ageing.steps]
-        raw = [
-            row["value"]
-            for row in ageing.pictures.steps
-            if (row["subject"], row["stage"], row["metric"]) == ("decoupled_token_is", "raw", "ess")
-        ]
+        raw = [s.corrections["decoupled_token_is"].raw["ess"] for s in ageing.steps]
         assert ess["kept"][1] == kept
         assert ess["raw"][1] == raw
 
@@ -261,9 +257,7 @@ class TestSequences:
         pictures = ageing.pictures
         uids = [f"$\\frac{{{i}}}$ <b>日\n{i}" for i in range(len(pictures.sequences["uid"]))]
         report = rewritten(ageing)
-        report._pictures = type(pictures)(
-            pictures.histogram, pictures.sample, {**pictures.sequences, "uid": uids}, pictures.steps
-        )
+        report._pictures = type(pictures)(pictures.histogram, pictures.sample, {**pictures.sequences, "uid": uids})
         figure = drawn("sequences", report)
         figure.draw_without_rendering()
         assert "$\\frac{" in words(figure.axes[0])
@@ -285,8 +279,8 @@ class TestPairs:
     def test_three_lines_a_panel(self, ageing: Report) -> None:
         k3, diff = drawn("pairs", ageing).axes
         assert lines(k3)["engine"][1] == [s.metrics["kl_k3"] for s in ageing.steps]
-        assert lines(k3)["policy update"][1] == [s.pairs["policy_update"]["kl_k3"] for s in ageing.steps]
-        assert lines(diff)["both"][1] == [s.pairs["total"]["log_prob_diff_abs_mean"] for s in ageing.steps]
+        assert lines(k3)["policy update"][1] == [s.pairs["policy_update"].metrics["kl_k3"] for s in ageing.steps]
+        assert lines(diff)["both"][1] == [s.pairs["total"].metrics["log_prob_diff_abs_mean"] for s in ageing.steps]
 
     def test_the_title_compares_pooled_k3(self, ageing: Report) -> None:
         k3 = {p.name: p.metrics["kl_k3"] or 0 for p in ageing.pairs}
@@ -300,6 +294,6 @@ class TestPairs:
         step = ageing.steps[0]
         assert bars == [
             step.metrics["kl_k3"],
-            step.pairs["policy_update"]["kl_k3"],
-            step.pairs["total"]["kl_k3"],
+            step.pairs["policy_update"].metrics["kl_k3"],
+            step.pairs["total"].metrics["kl_k3"],
         ]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from rollout_audit.audit.assemble import assemble
+from rollout_audit.audit.assemble import assemble, timestamp
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, run_pass
 from rollout_audit.audit.report import Report
@@ -99,10 +99,9 @@ def analyze(
         device=device,
         chunk_tokens=chunk_tokens,
     )
-    audit = Audit(dump, options)
-    log = FaultLog()
+    audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)
-    return assemble(audit, state, log)
+    return assemble(audit, state, log, created)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from rollout_audit.statistics.stages import STAGES, correction_stages
 if TYPE_CHECKING:
     from rollout_audit.audit.analyze import Audit
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "timestamp"]
 
 WORST_LISTED = 20
 STEPS_NAMED = 6
@@ -61,9 +61,23 @@ Array = NDArray[np.float64]
 Stages = Mapping[str, Metrics]
 
 
-def assemble(audit: Audit, state: PassState, log: FaultLog) -> Report:
+def assemble(audit: Audit, state: PassState, log: FaultLog, created: str) -> Report:
     """Every figure of the report, pooled and per step."""
-    return _Assembly(audit, state, log).report()
+    return _Assembly(audit, state, log, created).report()
+
+
+def timestamp() -> str:
+    """Now, or SOURCE_DATE_EPOCH, in UTC.
+
+    Raises:
+        UsageError: SOURCE_DATE_EPOCH is no integer.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"SOURCE_DATE_EPOCH={epoch!r}: expected seconds since 1970 as an integer") from None
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class _Assembly:
     audit: Audit
     state: PassState
     log: FaultLog
+    created: str
 
     def report(self) -> Report:
         verdicts = health.judge(self._figures(self.audit.options.reference, self.native, self.stages))
@@ -79,7 +94,7 @@ class _Assembly:
         status = _status(verdicts, steps)
         report = Report(
             tool=ToolTag(version=version("rollout-audit"), libraries={name: version(name) for name in LIBRARIES}),
-            created=_created(),
+            created=self.created,
             inputs=self._inputs(),
             settings=self._settings(),
             counts=self._counts(),
@@ -328,15 +343,6 @@ class _Assembly:
         }
         statistics = {n: column for n, column in rows.items() if n not in (*integers, "file")}
         return {"uid": self._uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
-
-
-def _created() -> str:
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    try:
-        moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"SOURCE_DATE_EPOCH={epoch!r}: expected seconds since 1970 as an integer") from None
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _step_status(verdicts: Sequence[HealthVerdict]) -> Status:

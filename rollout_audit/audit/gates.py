@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from rollout_audit.audit.report import CorrectionReport, Report, StageReport, StepReport
 from rollout_audit.errors import UsageError, suggest
+from rollout_audit.statistics.native import NATIVE_METRICS
+from rollout_audit.statistics.stages import METRICS_OF_STAGE
 
-__all__ = ["Gate", "GateResult", "evaluate", "parse_gate"]
+__all__ = ["Gate", "GateResult", "check_names", "evaluate", "parse_gate"]
 
 Number = float | int | None
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -70,6 +72,22 @@ def parse_gate(text: str) -> Gate:
     if scope not in SCOPES and not _is_step(scope):
         raise UsageError(f"--fail-on {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
     return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], _number(parts["value"], text))
+
+
+def check_names(gates: Sequence[Gate], corrections: Collection[str]) -> None:
+    """Refuse, before a long pass, what no report could answer.
+
+    Raises:
+        UsageError: no such metric, or no such preset among the corrections of the report.
+    """
+    staged = [name for s, metrics in METRICS_OF_STAGE.items() for m in metrics for name in (m, f"{s}.{m}")]
+    for gate in gates:
+        known = staged if gate.preset else [*NATIVE_METRICS, *staged]
+        if gate.level is None and gate.metric not in known:
+            raise UsageError(f"--fail-on {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
+        if gate.preset is not None and gate.preset not in corrections:
+            near = suggest(gate.preset, corrections)
+            raise UsageError(f"--fail-on {gate.text!r}: no preset {gate.preset!r} in the report{near}")
 
 
 def evaluate(gate: Gate, report: Report) -> GateResult:

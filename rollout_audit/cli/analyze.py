@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,6 +31,7 @@ from rollout_audit.cli.reference import reference_correction
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
     from rollout_audit.audit.report import Report
+    from rollout_audit.corrections.presets import Preset
 
 __all__ = ["ANALYZE_EPILOG", "analyze"]
 
@@ -128,6 +129,7 @@ def analyze(
     from rollout_audit.reports.terminal import emit
 
     check_output(out)
+    _check_names(gates, corrections)
     dump = open_dump(dumps, field_map=fields, layout=layout)
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
@@ -158,6 +160,15 @@ def _gates(texts: Sequence[str]) -> list[Gate]:
     from rollout_audit.audit.gates import parse_gate
 
     return [parse_gate(text) for text in texts]
+
+
+def _check_names(gates: Sequence[Gate], corrections: Sequence[Preset] | Literal["all"]) -> None:
+    if not gates:
+        return
+    from rollout_audit.audit.gates import check_names
+    from rollout_audit.corrections.presets import PRESETS
+
+    check_names(gates, list(PRESETS) if corrections == "all" else [c.name for c in corrections])
 
 
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:

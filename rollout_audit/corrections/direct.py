@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rollout_audit.corrections.cuts import Interval, ratio_interval, token_interval, weight_interval
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
-from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_min, row_sum, spread
+from rollout_audit.corrections.tokens import Tokens, k3, row_max, row_mean, row_min, row_sum, spread
 
 __all__ = [
     "Applied",
@@ -138,13 +138,13 @@ def token_statistic(rule: Rule, tokens: Tokens) -> Tensor:
         case Statistic.K2:
             return d.square() / 2.0
         case Statistic.K3:
-            return d.expm1() - d
+            return k3(d)
         case Statistic.RATIO:
             return d
         case Statistic.ABS_LOG_RATIO:
             return d.abs()
         case Statistic.PROB_DIFF:
-            return tokens.training_log_probs.exp() - tokens.rollout_log_probs.exp()
+            return tokens.training_log_probs.expm1() - tokens.rollout_log_probs.expm1()
 
 
 def _aggregated(rule: Rule, tokens: Tokens) -> tuple[Tensor, Tensor]:

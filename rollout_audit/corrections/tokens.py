@@ -8,7 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["Tokens", "row_max", "row_mean", "row_min", "row_sum", "spread"]
+__all__ = ["SERIES_BELOW", "Tokens", "k3", "row_max", "row_mean", "row_min", "row_sum", "spread"]
+
+
+SERIES_BELOW = 2.0**-20
+"""|d| below which two terms of the series of k3 are exact in float64"""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,12 @@ class Tokens:
     def with_training(self, training_log_probs: Tensor) -> Tokens:
         """The same tokens seen by another training policy."""
         return replace(self, training_log_probs=training_log_probs)
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """expm1(d) − d, by its series where the difference would lose its digits; never negative."""
+    d = log_ratio
+    return torch.where(d.abs() < SERIES_BELOW, d.square() * (0.5 + d / 6.0), d.expm1() - d)
 
 
 def row_sum(values: Tensor, lengths: Tensor) -> Tensor:

@@ -12,11 +12,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Batch", "ColumnInfo", "Ragged", "Scalars", "Source", "no_rows"]
+__all__ = ["Batch", "ColumnInfo", "Ragged", "Scalars", "Source", "as_wide", "no_rows"]
 
 
 def no_rows() -> NDArray[np.int64]:
     return np.empty(0, np.int64)
+
+
+def as_wide(values: NDArray[Any]) -> NDArray[Any]:
+    """The numbers as int64, uint64 or float64, whichever holds the type."""
+    if values.dtype.kind not in "iub":
+        return values.astype(np.float64, copy=False)
+    return values.astype(np.int64, copy=False) if values.dtype != np.uint64 else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,7 @@ class Scalars:
     """One value a row."""
 
     values: NDArray[Any]
-    """[rows] int64, float64 or object (str)"""
+    """[rows] int64, uint64, float64 or object (str)"""
     null_rows: NDArray[np.int64] = field(default_factory=no_rows)
 
 

@@ -14,7 +14,7 @@ from rollout_audit.errors import DumpNotFoundError, UnreadableFileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["DumpFile", "Format", "discover", "open_binary"]
+__all__ = ["DumpFile", "Format", "discover", "open_binary", "spelt_in_utf8"]
 
 Format = Literal["parquet", "safetensors"]
 
@@ -76,6 +76,11 @@ def open_binary(path: str) -> IO[bytes]:
     import fsspec
 
     return cast("IO[bytes]", fsspec.open(path, "rb").open())
+
+
+def spelt_in_utf8(path: str) -> bool:
+    """Whether libraries written in C++ and Rust can open the path: a name's undecodable bytes are not UTF-8."""
+    return path.encode("utf-8", "replace").decode() == path
 
 
 def _order(place: _Place) -> Any:
@@ -209,7 +214,7 @@ def _recognise_tensors(path: str, size: int, head: bytes) -> Format:
     named = SUFFIXES.get(_suffix(path)) == "safetensors"
     if not named and not _looks_like_tensors(head):
         raise UnreadableFileError(
-            f"{path}: neither Parquet nor safetensors (begins with {head[:8]!r}); see `rollout-audit convert`"
+            f"{path}: neither Parquet nor safetensors (begins with {head[:8]!r}), the formats that are read"
         )
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or (8 + length > size and _looks_like_tensors(head)):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KINDS", "Fault", "TokenColumn", "check_tokens", "constant_tails", "rows_of"]
+__all__ = ["KINDS", "Fault", "TokenColumn", "check_tokens", "constant_tails", "without_rows"]
 
 KINDS: dict[str, tuple[Severity, str]] = {
     "nan": ("error", "{column} is NaN under mask 1"),
@@ -27,17 +27,24 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "missing_row": ("error", "{column} has no list at all (a null row, not an empty response)"),
     "length_mismatch": ("error", "lists of one row differ in length ({detail})"),
     "mask_value": ("error", "{column} holds {detail} where only 0 and 1 are allowed"),
+    "step_value": ("error", "step is {detail}, not a whole number that int64 holds"),
     "positive_log_prob": ("error", "{column} is {detail}, above 0.5: not a log-probability"),
     "slightly_positive": ("warning", "{column} is {detail}, above 0 (a bf16 artefact?)"),
     "placeholder": ("error", "{column} is the placeholder {detail} under mask 1"),
+    "constant_rollout": ("error", "the rollout log-prob is 0.0 over the whole response while {detail} is not"),
+    "constant_trainer": ("error", "{column} is 0.0 over the whole response while {detail} is not (no forward pass?)"),
     "zero_placeholder": ("error", "{column} is 0.0 in a run under mask 1 while {detail} is below -1"),
     "constant_tail": (
         "warning",
         "no response mask, and rows end in constant values in both columns (padding?)",
     ),
+    "version_value": ("warning", "{column} is {detail}, not a version number: such rows have no version"),
+    "token_id_value": ("warning", "{column} is {detail} under mask 1, not a token id: unknown (-1)"),
+    "step_missing": ("info", "{rows} without a step {take} the file's step {detail}"),
+    "ids_missing": ("info", "{column} has no list: the ids of the row are unknown (-1)"),
     "mask_missing": ("info", "{column} is null: all tokens of the row count as the response"),
 }
-"""kind → severity and message; `{detail}` is a value or a name of the first occurrence"""
+"""kind → severity and message; `{detail}` is a value or a name of the first occurrence, `{rows}` says how many"""
 
 _ALWAYS = (-9999.0, -99999.0, -1e9, -1e10, float(np.finfo(np.float32).min))
 
@@ -57,6 +64,12 @@ _FLOOR = -9900.0
 """Above every placeholder of `_ALWAYS`, also when rounded to bfloat16."""
 _MAX_ARTEFACT = 0.5
 _RUN_GAP = 0.5
+_MINUS_ONES = 3
+"""A run of so many: two tokens that both happen to be −1 are real."""
+_MIN_CONSTANT = 4
+"""valid tokens of a row that is 0.0 throughout"""
+_CONSTANT_OTHER = (-0.1, -0.05)
+"""What some token and the mean of the other side must be below: tokens that are all but certain are 0.0 too."""
 _LONE_GAPS = (5.0, 20.0)
 """A lone −1 is at odds with the other side between these; past 20 the pair is an extreme ratio of its own."""
 
@@ -80,7 +93,9 @@ class Fault:
 
     @property
     def message(self) -> str:
-        return KINDS[self.kind][1].format(column=self.column, detail=self.detail)
+        rows = "1 row" if self.count == 1 else f"{self.count} rows"
+        take = "takes" if self.count == 1 else "take"
+        return KINDS[self.kind][1].format(column=self.column, detail=self.detail, rows=rows, take=take)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +137,10 @@ def check_tokens(
         other = columns[column.other].values if column.other else None
         yield from _check_range(column, mask, offsets)
         if other is not None:
-            yield from _check_zeros(column, other, mask, offsets, everywhere=everywhere)
+            constant = _constant_rows(column.values, other, mask, offsets)
+            yield from _constant_faults(column, constant)
+            rest = without_rows(mask, constant, offsets)
+            yield from _check_zeros(column, other, rest, offsets, everywhere=everywhere and rest is mask)
             yield from _check_minus_one(column, other, mask, offsets)
 
 
@@ -158,6 +176,44 @@ def _detail(kind: str, found: NDArray[np.float64]) -> str:
     return f"{prefix}{value:.9g}"
 
 
+def _constant_rows(
+    values: NDArray[np.floating[Any]],
+    other: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    offsets: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Rows whose every valid token is 0.0 while the other side is clearly not certain."""
+    zero = (values == 0) | ~mask
+    filled = np.flatnonzero(np.diff(offsets) >= _MIN_CONSTANT)
+    rows = filled[zero[offsets[filled]] & zero[offsets[filled + 1] - 1]]  # cheap: few are 0.0 at both ends
+    return np.array([row for row in rows if _is_constant(zero, other, mask, *offsets[row : row + 2])], np.int64)
+
+
+def _is_constant(
+    zero: NDArray[np.bool_], other: NDArray[np.floating[Any]], mask: NDArray[np.bool_], start: int, end: int
+) -> bool:
+    if not zero[start:end].all():
+        return False
+    compared = other[start:end][mask[start:end]].astype(np.float64)
+    lowest, mean = _CONSTANT_OTHER
+    return len(compared) >= _MIN_CONSTANT and bool(compared.min() < lowest and compared.mean() < mean)
+
+
+def _constant_faults(column: TokenColumn, rows: NDArray[np.int64]) -> Iterator[Fault]:
+    if len(rows):
+        kind = "constant_rollout" if column.name == "rollout_log_probs" else "constant_trainer"
+        yield Fault(kind, column.name, rows, int(rows[0]), None, len(rows), column.other or "")
+
+
+def without_rows(mask: NDArray[np.bool_], rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The mask with 0 on these rows."""
+    if not len(rows):
+        return mask
+    out = np.zeros(len(offsets) - 1, np.bool_)
+    out[rows] = True
+    return mask & ~np.repeat(out, np.diff(offsets))
+
+
 def _check_zeros(
     column: TokenColumn,
     other: NDArray[np.floating[Any]],
@@ -172,7 +228,7 @@ def _check_zeros(
     if not suspect.any():
         return
     places = np.flatnonzero(suspect)
-    chosen = places[_in_runs(places, offsets)]
+    chosen = places[_in_runs(places, offsets, 2)]
     rest = np.setdiff1d(places, chosen, assume_unique=True)
     whole = [_zero_row(column.values, mask, offsets, row) for row in np.unique(rows_of(rest, offsets))]
     chosen = np.unique(np.concatenate([chosen, *whole]))
@@ -199,7 +255,7 @@ def _check_minus_one(
     places = np.flatnonzero(suspect & mask)
     gap = np.abs(other[places].astype(np.float64) + 1.0)
     apart = places[gap > _RUN_GAP]
-    runs = apart[_in_runs(apart, offsets)]
+    runs = apart[_in_runs(apart, offsets, _MINUS_ONES)]
     low, high = _LONE_GAPS
     lone = places[(gap > low) & (gap <= high)]
     if len(lone) and _is_coarse(column.values[mask]):
@@ -209,16 +265,13 @@ def _check_minus_one(
         yield fault_at("placeholder", column.name, chosen, offsets, "-1")
 
 
-def _in_runs(places: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the ascending places have a neighbour among them in the same row."""
+def _in_runs(places: NDArray[np.int64], offsets: NDArray[np.int64], least: int) -> NDArray[np.bool_]:
+    """Which of the ascending places stand among `least` or more neighbours in the same row."""
     if not len(places):
         return np.zeros(0, np.bool_)
-    rows = rows_of(places, offsets)
-    linked = (np.diff(places) == 1) & (np.diff(rows) == 0)
-    flags = np.zeros(len(places), np.bool_)
-    flags[:-1] |= linked
-    flags[1:] |= linked
-    return flags
+    apart = (np.diff(places) != 1) | (np.diff(rows_of(places, offsets)) != 0)
+    run = np.concatenate(([0], np.cumsum(apart)))
+    return np.asarray(np.bincount(run)[run] >= least)
 
 
 def _is_coarse(values: NDArray[np.floating[Any]]) -> bool:

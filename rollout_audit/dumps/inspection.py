@@ -12,7 +12,7 @@ from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, FileInfo
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.fields import FIELDS, Origin
-from rollout_audit.dumps.packing import LOG_PROB_FIELDS
+from rollout_audit.dumps.packing import LOG_PROB_FIELDS, CheckedChunk
 from rollout_audit.dumps.streaming import Selection, read_checked
 from rollout_audit.errors import NothingToAuditError
 
@@ -47,7 +47,7 @@ class FileInspection:
     tokens: int
     valid_tokens: int
     first_step: int | None
-    """None where the file has no row"""
+    """None where no row has one"""
     last_step: int | None
     fields: tuple[FieldInspection, ...]
     unused_columns: tuple[str, ...]
@@ -101,9 +101,13 @@ class _FileTally:
     empty_rows: int = 0
     steps: tuple[int, int] | None = None
 
-    def add(self, chunk: Chunk) -> None:
-        self.empty_rows += int(np.count_nonzero(np.diff(chunk.offsets) == 0))
-        low, high = int(chunk.steps.min()), int(chunk.steps.max())
+    def add(self, checked: CheckedChunk) -> None:
+        self.empty_rows += int(np.count_nonzero(np.diff(checked.chunk.offsets) == 0))
+        unknown = [fault.rows for fault in checked.faults if fault.kind == "step_value"]
+        steps = np.delete(checked.chunk.steps, np.concatenate(unknown)) if unknown else checked.chunk.steps
+        if not len(steps):
+            return
+        low, high = int(steps.min()), int(steps.max())
         first, last = self.steps or (low, high)
         self.steps = (min(first, low), max(last, high))
 
@@ -174,12 +178,12 @@ def inspect_dump(dump: Dump, *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> Ins
     tallies = [_FileTally() for _ in dump.infos]
     ranges = {name: _RangeTally() for name in LOG_PROB_FIELDS if dump.has_any(name)}
     uids = _Uids()
-    selection = Selection(frozenset(f.name for f in FIELDS) - {"token_ids"}, chunk_tokens, "drop")
-    for packed in read_checked(dump, selection, dump.parts()):
-        chunk, file = packed.chunk, dump.infos[packed.chunk.file].file.name
-        log.add(file, packed.faults, chunk.row_numbers)
+    selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, "drop")
+    for checked in read_checked(dump, selection, dump.parts()):
+        chunk, file = checked.chunk, dump.infos[checked.chunk.file].file.name
+        log.add(file, checked.faults, chunk.row_numbers)
         log.take(file, chunk, chunk)
-        tallies[chunk.file].add(chunk)
+        tallies[chunk.file].add(checked)
         uids.add(chunk, file)
         for name, tally in ranges.items():
             values = getattr(chunk, name)

@@ -1,12 +1,16 @@
-"""What a path tells: the order of files, the name in the report, the step."""
+"""What a path tells: the order of files, the name in the report, the step (or the metadata's)."""
 
 from __future__ import annotations
 
 import re
 from os import fsencode
 from posixpath import commonpath, dirname, relpath
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["natural_key", "report_names", "step_from_path"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["natural_key", "report_names", "step_from_path", "step_in_metadata", "whole_number"]
 
 _DIGITS = re.compile(r"(\d+)")
 _LABELLED = (
@@ -14,6 +18,7 @@ _LABELLED = (
     re.compile(r"(?<![a-z])rollout[_\-=]?(\d+)", re.IGNORECASE),
 )
 _STEM_INTEGER = re.compile(r"(?<!\d)(\d+)(?![0-9A-Za-z])")
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _AFTER_RANK = re.compile(r"rank[_\-=]?$", re.IGNORECASE)
 _FOLDERS_LOOKED_AT = 2
 _INT64_MAX = 2**63 - 1
@@ -57,6 +62,18 @@ def step_from_path(path: str) -> int:
             if found := pattern.findall(text):
                 return _bounded(found[-1])
     return _last_integer(name.rpartition(".")[0] or name)
+
+
+def step_in_metadata(metadata: Mapping[Any, Any]) -> int | None:
+    """The whole number (of int64) under the key `step`, text or bytes; None where there is none."""
+    raw = metadata.get(b"step", metadata.get("step"))
+    return whole_number(raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw))
+
+
+def whole_number(text: str) -> int | None:
+    """The int64 that a text spells, None where it spells none."""
+    text = text.strip()
+    return int(text) if _WHOLE_NUMBER.fullmatch(text) and abs(int(text)) <= _INT64_MAX else None
 
 
 def _last_integer(stem: str) -> int:

@@ -9,15 +9,18 @@ import numpy as np
 
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.columns import Batch, Ragged, Scalars, no_rows
-from rollout_audit.dumps.faults import Fault, TokenColumn, check_tokens, constant_tails, fault_at
+from rollout_audit.dumps.faults import Fault, TokenColumn, check_tokens, constant_tails, fault_at, without_rows
 from rollout_audit.dumps.per_row import (
     ROW_FIELDS,
+    WholeNumbers,
     as_names,
     as_reals,
     as_texts,
     as_whole,
     one_per_row,
+    shown_number,
     steps_in,
+    whole_numbers,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["LOG_PROB_FIELDS", "Packed", "pack", "select_rows"]
+__all__ = ["LOG_PROB_FIELDS", "CheckedChunk", "pack", "select_rows"]
 
 LOG_PROB_FIELDS = ("rollout_log_probs", "old_log_probs", "log_probs")
 _COMPARED_WITH = {
@@ -34,11 +37,12 @@ _COMPARED_WITH = {
     "log_probs": ("rollout_log_probs",),
 }
 _TOKEN_FIELDS = (*LOG_PROB_FIELDS, "response_mask", "advantages", "token_ids")
+_VERSIONS = ("policy_version", "trainer_version")
 _FILLERS: dict[str, float] = {"response_mask": 1, "token_ids": -1}
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class CheckedChunk:
     """A chunk as read, and what is wrong with it; rows in faults are counted in the chunk."""
 
     chunk: Chunk
@@ -57,7 +61,7 @@ class _Aligned:
     """rows of another length"""
 
 
-def pack(batch: Batch, mapping: Mapping[str, str], *, file: int, default_step: int) -> Packed:
+def pack(batch: Batch, mapping: Mapping[str, str], *, file: int, default_step: int) -> CheckedChunk:
     """Line the columns up on one set of offsets and check every value.
 
     Args:
@@ -73,13 +77,34 @@ def pack(batch: Batch, mapping: Mapping[str, str], *, file: int, default_step: i
     row_faults = [*_absent_rows(tokens), *_length_faults(tokens, lists)]
     mask, mask_faults = _mask(tokens.get("response_mask"), lead.offsets)
     mask = _without(mask, row_faults, lead.offsets)
+    ids, id_faults = _ids(tokens.get("token_ids"), mask, lead.offsets)
+    row = {field: one_per_row(field, column) for field, column in columns.items() if field in ROW_FIELDS}
+    steps = steps_in(row.get("step"), batch.rows, default_step)
+    versions = {field: as_whole(row.get(field), -1, least=-1) for field in _VERSIONS}
+    number_faults = [*_step_faults(steps, default_step), *_version_faults(versions)]
     compared = {field: _token_column(field, tokens) for field in LOG_PROB_FIELDS if field in tokens}
-    faults = [*row_faults, *mask_faults, *check_tokens(compared, mask, lead.offsets)]
+    faults = [*row_faults, *mask_faults, *number_faults, *id_faults, *check_tokens(compared, mask, lead.offsets)]
     if "response_mask" not in columns:
         faults += _row_fault("constant_tail", "rollout_log_probs", constant_tails(compared, lead.offsets))
     values = {field: aligned.values for field, aligned in tokens.items()}
-    chunk = _chunk(batch, columns, values, lead.offsets, mask, file, default_step)
-    return Packed(chunk, tuple(sorted(faults, key=lambda fault: (fault.row, fault.position or 0))))
+    chunk = Chunk(
+        file=file,
+        row_numbers=batch.row_numbers,
+        offsets=lead.offsets,
+        steps=steps.values,
+        response_mask=mask,
+        rollout_log_probs=values["rollout_log_probs"],
+        old_log_probs=values.get("old_log_probs"),
+        log_probs=values.get("log_probs"),
+        advantages=_advantages(values.get("advantages"), columns.get("advantages"), lead.offsets),
+        reward=as_reals(row.get("reward")),
+        uids=as_names(row.get("uid")),
+        token_ids=ids,
+        group_ids=as_texts(row.get("group_id")),
+        policy_versions=_values(versions["policy_version"]),
+        trainer_versions=_values(versions["trainer_version"]),
+    )
+    return CheckedChunk(chunk, tuple(sorted(faults, key=lambda fault: (fault.row, fault.position or 0))))
 
 
 def _as_lists(column: Ragged | Scalars) -> Ragged:
@@ -130,7 +155,10 @@ def _regathered(
 
 
 def _absent_rows(tokens: Mapping[str, _Aligned]) -> list[Fault]:
-    kinds = dict.fromkeys(LOG_PROB_FIELDS, "missing_row") | {"response_mask": "mask_missing"}
+    kinds = dict.fromkeys(LOG_PROB_FIELDS, "missing_row") | {
+        "response_mask": "mask_missing",
+        "token_ids": "ids_missing",
+    }
     return [
         fault
         for field, kind in kinds.items()
@@ -155,10 +183,7 @@ def _length(column: Ragged, row: int) -> int:
 def _without(mask: NDArray[np.bool_], faults: list[Fault], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     """The mask with 0 on rows that cannot be compared at all, so that their fillers raise no second fault."""
     broken = [fault.rows for fault in faults if fault.severity == "error"]
-    if not broken:
-        return mask
-    out = _flags(np.concatenate(broken), len(offsets) - 1)
-    return mask & ~np.repeat(out, np.diff(offsets))
+    return without_rows(mask, np.concatenate(broken), offsets) if broken else mask
 
 
 def _mask(aligned: _Aligned | None, offsets: NDArray[np.int64]) -> tuple[NDArray[np.bool_], list[Fault]]:
@@ -186,37 +211,41 @@ def _token_column(field: str, tokens: Mapping[str, _Aligned]) -> TokenColumn:
     return TokenColumn(field, tokens[field].values, tokens[field].nulls, other)
 
 
-def _chunk(
-    batch: Batch,
-    columns: Mapping[str, Ragged | Scalars],
-    values: Mapping[str, NDArray[Any]],
-    offsets: NDArray[np.int64],
-    mask: NDArray[np.bool_],
-    file: int,
-    default_step: int,
-) -> Chunk:
-    row = {field: one_per_row(field, column) for field, column in columns.items() if field in ROW_FIELDS}
-    return Chunk(
-        file=file,
-        row_numbers=batch.row_numbers,
-        offsets=offsets,
-        steps=steps_in(row.get("step"), batch.rows, default_step),
-        response_mask=mask,
-        rollout_log_probs=values["rollout_log_probs"],
-        old_log_probs=values.get("old_log_probs"),
-        log_probs=values.get("log_probs"),
-        advantages=_advantages(values.get("advantages"), columns.get("advantages"), offsets),
-        reward=as_reals(row.get("reward")),
-        uids=as_names(row.get("uid")),
-        token_ids=_ids(values.get("token_ids")),
-        group_ids=as_texts(row.get("group_id")),
-        policy_versions=as_whole(row.get("policy_version"), -1),
-        trainer_versions=as_whole(row.get("trainer_version"), -1),
-    )
+def _values(column: WholeNumbers | None) -> NDArray[np.int64] | None:
+    return None if column is None else column.values
 
 
-def _ids(values: NDArray[Any] | None) -> NDArray[np.int64] | None:
-    return None if values is None else values.astype(np.int64, copy=False)
+def _step_faults(steps: WholeNumbers, default_step: int) -> list[Fault]:
+    wrong = _row_fault("step_value", "step", steps.wrong, steps.shown)
+    return [*wrong, *_row_fault("step_missing", "step", steps.absent, str(default_step))]
+
+
+def _version_faults(versions: Mapping[str, WholeNumbers | None]) -> list[Fault]:
+    return [
+        fault
+        for field, column in versions.items()
+        if column is not None
+        for fault in _row_fault("version_value", field, column.wrong, column.shown)
+    ]
+
+
+def _ids(
+    aligned: _Aligned | None, mask: NDArray[np.bool_], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64] | None, list[Fault]]:
+    """The token ids, -1 where there is none; and the places under the mask that hold something else."""
+    if aligned is None:
+        return None, []
+    if aligned.values.dtype.kind == "i" and not len(aligned.nulls):
+        return aligned.values.astype(np.int64, copy=False), []
+    ids, wrong = whole_numbers(aligned.values, -1)
+    ids[aligned.nulls] = -1
+    wrong[aligned.nulls] = True
+    wrong &= mask & ~np.repeat(_flags(aligned.absent, len(offsets) - 1), np.diff(offsets))
+    places = np.flatnonzero(wrong)
+    if not len(places):
+        return ids, []
+    shown = "null" if places[0] in aligned.nulls else shown_number(aligned.values[places[0]])
+    return ids, [fault_at("token_id_value", "token_ids", places, offsets, shown)]
 
 
 def _advantages(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars
-from rollout_audit.dumps.discovery import DumpFile, open_binary
+from rollout_audit.dumps.discovery import DumpFile, open_binary, spelt_in_utf8
+from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.ragged import element_name, is_list_type, to_ragged, to_scalars
 from rollout_audit.errors import UnreadableFileError
 
@@ -42,8 +43,7 @@ class ParquetSource:
     def _handle(self) -> Any:
         """Arrow reads local files itself, where it can spell their names: it takes UTF-8 only."""
         path = self._file.path
-        spelt = path.encode("utf-8", "replace").decode() == path
-        return path if spelt and "://" not in path else open_binary(path)
+        return path if "://" not in path and spelt_in_utf8(path) else open_binary(path)
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
@@ -66,7 +66,7 @@ class ParquetSource:
         """first row of each row group"""
         return [0, *accumulate(self.row_groups)]
 
-    @cached_property
+    @property
     def step(self) -> int | None:
         return step_in_metadata(self._schema.metadata or {})
 
@@ -127,13 +127,6 @@ class ParquetSource:
 
 def _plain(kind: Any) -> Any:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def step_in_metadata(metadata: dict[Any, Any]) -> int | None:
-    """The whole number under the key `step`, text or bytes; None where there is none."""
-    raw = metadata.get(b"step", metadata.get("step"))
-    text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)
-    return int(text) if text.strip().lstrip("-").isdecimal() else None
 
 
 def _damaged(file: DumpFile, where: str, error: Exception) -> UnreadableFileError:

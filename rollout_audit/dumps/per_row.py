@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout_audit.dumps.columns import Batch, Ragged, Scalars
+from rollout_audit.dumps.columns import Batch, Ragged, Scalars, as_wide, no_rows
+from rollout_audit.dumps.naming import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,25 +17,43 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROW_FIELDS",
+    "WholeNumbers",
     "as_names",
     "as_reals",
     "as_texts",
     "as_whole",
     "one_per_row",
+    "shown_number",
     "steps_in",
     "steps_of",
+    "whole_numbers",
 ]
 
+_INT64_MAX = 2**63 - 1
 
-def steps_of(batch: Batch, mapping: Mapping[str, str], default_step: int) -> NDArray[np.int64]:
-    """[rows] the step of each row of the batch."""
+
+@dataclass(frozen=True, slots=True)
+class WholeNumbers:
+    """One int64 a row, and where the file holds none."""
+
+    values: NDArray[np.int64]
+    """[rows] the blank where the row has none"""
+    absent: NDArray[np.int64] = field(default_factory=no_rows)
+    """rows without a value"""
+    wrong: NDArray[np.int64] = field(default_factory=no_rows)
+    """rows whose value is no int64, or too low"""
+    shown: str = ""
+    """the first wrong value"""
+
+
+def steps_of(batch: Batch, mapping: Mapping[str, str], default_step: int) -> WholeNumbers:
+    """The step of each row of the batch."""
     column = batch.columns.get(mapping.get("step", ""))
     return steps_in(one_per_row("step", column) if column else None, batch.rows, default_step)
 
 
-def steps_in(column: Scalars | None, rows: int, default_step: int) -> NDArray[np.int64]:
-    steps = as_whole(column, default_step)
-    return np.full(rows, default_step, np.int64) if steps is None else steps
+def steps_in(column: Scalars | None, rows: int, default_step: int) -> WholeNumbers:
+    return as_whole(column, default_step) or WholeNumbers(np.full(rows, default_step, np.int64))
 
 
 ROW_FIELDS: dict[str, Any] = {
@@ -48,20 +68,34 @@ ROW_FIELDS: dict[str, Any] = {
 counts, of texts the first."""
 
 
-def one_per_row(field: str, column: Ragged | Scalars) -> Scalars:
-    """The column itself, or what `ROW_FIELDS` makes of its lists; an empty list counts as null."""
+def one_per_row(field_name: str, column: Ragged | Scalars) -> Scalars:
+    """The column itself, or what `ROW_FIELDS` makes of its lists; an empty list counts as null.
+
+    A null element leaves a sum unknown and otherwise says nothing.
+    """
     if isinstance(column, Scalars):
         return column
-    lengths = np.diff(column.offsets)
-    filled = np.flatnonzero(lengths > 0)
-    empty = np.flatnonzero(lengths == 0).astype(np.int64)
-    starts = column.offsets[:-1][filled]
-    reducer = ROW_FIELDS[field] if len(filled) and column.values.dtype != object else None
-    got = column.values[starts] if reducer is None else reducer.reduceat(column.values, starts)
-    wide = object if column.values.dtype == object else np.float64 if field == "reward" else np.int64
-    values = np.zeros(len(lengths), wide)
-    values[filled] = got
-    return Scalars(values, empty)
+    values, offsets = column.values, column.offsets
+    if field_name == "reward":
+        values = values.astype(np.float64)
+        values[column.nulls] = np.nan
+    elif len(column.nulls):
+        values, offsets = _without_nulls(column)
+    filled = np.diff(offsets) > 0
+    starts = offsets[:-1][filled]
+    if values.dtype != object:
+        values = as_wide(values)
+    reducer = ROW_FIELDS[field_name] if len(starts) and values.dtype != object else None
+    one = np.zeros(len(filled), values.dtype)
+    one[filled] = values[starts] if reducer is None else reducer.reduceat(values, starts)
+    return Scalars(one, np.flatnonzero(~filled))
+
+
+def _without_nulls(column: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Values and offsets of the elements that are there."""
+    present = np.ones(len(column.values), np.bool_)
+    present[column.nulls] = False
+    return column.values[present], np.concatenate(([0], np.cumsum(present)))[column.offsets].astype(np.int64)
 
 
 def as_reals(column: Scalars | None) -> NDArray[np.float64] | None:
@@ -72,19 +106,36 @@ def as_reals(column: Scalars | None) -> NDArray[np.float64] | None:
     return values
 
 
-def as_whole(column: Scalars | None, blank: int) -> NDArray[np.int64] | None:
+def as_whole(column: Scalars | None, blank: int, least: int | None = None) -> WholeNumbers | None:
     if column is None:
         return None
-    values = _integers(column.values, blank)
+    values, wrong = whole_numbers(column.values, blank)
+    if least is not None:
+        wrong |= values < least
+    wrong[column.null_rows] = False
     values[column.null_rows] = blank
-    return values
+    values[wrong] = blank
+    rows = np.flatnonzero(wrong)
+    return WholeNumbers(values, column.null_rows, rows, shown_number(column.values[rows[0]]) if len(rows) else "")
 
 
-def _integers(values: NDArray[Any], blank: int) -> NDArray[np.int64]:
-    """A fresh array; what is no whole number (a version such as `default`) becomes the blank."""
+def whole_numbers(values: NDArray[Any], blank: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """A fresh array, the blank where a value is no int64; and where that is."""
     if values.dtype == object:
-        return np.array([int(v) if str(v).isdecimal() else blank for v in values], dtype=np.int64)
-    return np.array(np.nan_to_num(values, nan=blank), dtype=np.int64)
+        found = [whole_number(str(value)) for value in values]
+        wrong = np.array([number is None for number in found], np.bool_)
+        return np.array([blank if number is None else number for number in found], np.int64), wrong
+    if values.dtype.kind == "f":
+        fits = (np.trunc(values) == values) & (np.abs(values) < 2.0**63)  # False with NaN, and infinity is too large
+    else:
+        fits = values <= _INT64_MAX if values.dtype == np.uint64 else np.ones(len(values), np.bool_)
+    whole = np.full(len(values), blank, np.int64)
+    whole[fits] = values[fits].astype(np.int64)
+    return whole, ~fits
+
+
+def shown_number(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def as_names(column: Scalars | None) -> tuple[str, ...] | None:
@@ -96,4 +147,4 @@ def as_texts(column: Scalars | None) -> tuple[str | None, ...] | None:
     if column is None:
         return None
     absent = set(column.null_rows.tolist())
-    return tuple(None if i in absent else str(v) for i, v in enumerate(column.values.tolist()))
+    return tuple(None if i in absent or v != v else str(v) for i, v in enumerate(column.values.tolist()))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rollout_audit.dumps.columns import Ragged, Scalars, no_rows
+from rollout_audit.dumps.columns import Ragged, Scalars, as_wide, no_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,8 +71,7 @@ def to_scalars(array: Any) -> Scalars:
     if element_name(array.type) in {"text", "other"}:
         return Scalars(np.array(array.cast(pa.string()).to_pylist(), dtype=object), null_rows)
     values, _ = _numbers(array)
-    wide = np.int64 if values.dtype.kind in "iub" else np.float64
-    return Scalars(values.astype(wide, copy=False), null_rows)
+    return Scalars(as_wide(values), null_rows)
 
 
 def _spans(array: Any, null_rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Any]:

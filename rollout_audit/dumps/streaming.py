@@ -10,8 +10,8 @@ import numpy as np
 
 from rollout_audit.dumps.fault_log import DroppedRow, FaultLog
 from rollout_audit.dumps.faults import KINDS, Fault
-from rollout_audit.dumps.packing import Packed, pack, select_rows
-from rollout_audit.dumps.per_row import steps_of
+from rollout_audit.dumps.packing import CheckedChunk, pack, select_rows
+from rollout_audit.dumps.per_row import WholeNumbers, steps_of
 from rollout_audit.dumps.rows import row_uid
 from rollout_audit.dumps.sources import open_source
 from rollout_audit.errors import DumpFaultError
@@ -41,13 +41,13 @@ class Selection:
 
 def stream(dump: Dump, selection: Selection, log: FaultLog, parts: Sequence[Part]) -> Iterator[Chunk]:
     """Chunks of these row groups, in order, checked; what was found goes to the log."""
-    for packed in read_checked(dump, selection, parts):
-        chunk = _settle(packed, dump.infos[packed.chunk.file].file.name, selection.on_fault, log)
+    for checked in read_checked(dump, selection, parts):
+        chunk = _settle(checked, dump.infos[checked.chunk.file].file.name, selection.on_fault, log)
         if chunk.rows:
             yield chunk
 
 
-def read_checked(dump: Dump, selection: Selection, parts: Sequence[Part]) -> Iterator[Packed]:
+def read_checked(dump: Dump, selection: Selection, parts: Sequence[Part]) -> Iterator[CheckedChunk]:
     """The chosen rows of these row groups as they are, faulty ones included, with what is wrong with them."""
     left = selection.limit
     for info, index, mapping, batch in _batches(dump, selection, parts):
@@ -92,17 +92,19 @@ def _within(values: NDArray[np.int64], steps: tuple[int | None, int | None]) -> 
 
 
 def _chosen(
-    row_steps: NDArray[np.int64], steps: tuple[int | None, int | None] | None, left: int | None
+    row_steps: WholeNumbers, steps: tuple[int | None, int | None] | None, left: int | None
 ) -> NDArray[np.bool_]:
-    chosen = np.ones(len(row_steps), np.bool_) if steps is None else _within(row_steps, steps)
+    """Rows of these steps; also those whose step cannot be told, since nothing says that they are others."""
+    chosen = np.ones(len(row_steps.values), np.bool_) if steps is None else _within(row_steps.values, steps)
+    chosen[row_steps.wrong] = True
     return chosen if left is None else chosen & (np.cumsum(chosen) <= left)
 
 
-def _settle(packed: Packed, file: str, on_fault: str, log: FaultLog) -> Chunk:
+def _settle(checked: CheckedChunk, file: str, on_fault: str, log: FaultLog) -> Chunk:
     """Log what is wrong; refuse the chunk, or leave its faulty rows out."""
-    chunk = packed.chunk
-    errors = [fault for fault in packed.faults if fault.severity == "error"]
-    log.add(file, packed.faults, chunk.row_numbers)
+    chunk = checked.chunk
+    errors = [fault for fault in checked.faults if fault.severity == "error"]
+    log.add(file, checked.faults, chunk.row_numbers)
     if errors and on_fault == "stop":
         raise DumpFaultError(_refusal(errors, file, chunk))
     kept = _without(chunk, errors)

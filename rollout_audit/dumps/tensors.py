@@ -1,22 +1,24 @@
-"""safetensors: padded [B, T] or packed [N] tensors, read a slice of rows at a time.
-
-The format is a JSON header and raw bytes, so it is read here without torch and from any file system; bfloat16
-is the upper half of a float32.
-"""
+"""safetensors: padded [B, T] or packed [N] tensors, read a slice of rows at a time."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
-from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars
-from rollout_audit.dumps.discovery import DumpFile, open_binary
+from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide
+from rollout_audit.dumps.discovery import DumpFile, open_binary, spelt_in_utf8
 from rollout_audit.dumps.fields import FIELDS
+from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -26,29 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorSource"]
 
-Layout = Literal["padded", "packed"]
-
-_TYPES: dict[str, tuple[str, str]] = {
-    "F64": ("<f8", "float64"),
-    "F32": ("<f4", "float32"),
-    "F16": ("<f2", "float16"),
-    "BF16": ("<u2", "bfloat16"),
-    "I64": ("<i8", "int"),
-    "I32": ("<i4", "int"),
-    "I16": ("<i2", "int"),
-    "I8": ("i1", "int"),
-    "U64": ("<u8", "int"),
-    "U32": ("<u4", "int"),
-    "U16": ("<u2", "int"),
-    "U8": ("u1", "int"),
-    "BOOL": ("?", "bool"),
-}
-"""safetensors' name → how the bytes are read, and the element of `ColumnInfo`"""
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_WHOLE = dict.fromkeys(("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8"), "int")
+_ELEMENTS = {**_FLOATS, **_WHOLE, "BOOL": "bool"}
+"""safetensors' name → the element of `ColumnInfo`"""
 
 _OFFSETS = "cu_seqlens"
 _LENGTHS = ("lengths", "response_lengths")
-_MAX_HEADER = 100_000_000
 _LEAD_NAMES = next((field.name, *field.aliases) for field in FIELDS if field.name == "rollout_log_probs")
+_ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in (field.name, *field.aliases)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +44,6 @@ class _Tensor:
     name: str
     type: str
     shape: tuple[int, ...]
-    start: int
-    """of its bytes, in the file"""
-    end: int
 
     @property
     def size(self) -> int:
@@ -75,23 +60,31 @@ class TensorSource:
 
     def __init__(self, file: DumpFile, layout: str | None = None) -> None:
         self._file = file
-        with open_binary(file.path) as stream:
-            self.footer, header = _header(file, stream)
-            metadata = header.pop("__metadata__", None) or {}
-            self._metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
-            self._tensors = {name: _tensor(file, name, entry, len(self.footer)) for name, entry in header.items()}
-            self._check_extent()
-            self._offsets, self._width = self._read_rows(stream, layout)
+        with _local_path(file) as path:
+            self.footer = _header(path)
+            with self._opened(path) as stored:
+                self._metadata: dict[str, str] = stored.metadata() or {}
+                views = {name: stored.get_slice(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
+                self._tensors = {n: _Tensor(n, str(v.get_dtype()), tuple(v.get_shape())) for n, v in views.items()}
+                self._offsets, self._width = self._read_rows(stored, layout)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        try:
+            stored = safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise UnreadableFileError(f"{self._file.path}: {_damage(self.footer, self._file.size)}") from error
+        with stored:
+            yield stored
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
-        helpers = {_OFFSETS, *_LENGTHS}
-        return tuple(self._info(tensor) for name, tensor in self._tensors.items() if name not in helpers)
+        return tuple(self._info(t) for name, t in self._tensors.items() if name not in {_OFFSETS, *_LENGTHS})
 
     def _info(self, tensor: _Tensor) -> ColumnInfo:
         is_list = self._is_list(tensor)
         fits = is_list or tensor.size == self.rows or not tensor.shape
-        element = _TYPES[tensor.type][1] if fits and tensor.type in _TYPES else "other"
+        element = _ELEMENTS.get(tensor.type, "other") if fits else "other"
         return ColumnInfo(tensor.name, f"{tensor.type}{list(tensor.shape)}", element, is_list)
 
     @property
@@ -102,10 +95,9 @@ class TensorSource:
     def row_groups(self) -> tuple[int, ...]:
         return (self.rows,)
 
-    @cached_property
+    @property
     def step(self) -> int | None:
-        text = str(self._metadata.get("step", "")).strip()
-        return int(text) if text.lstrip("-").isdecimal() else None
+        return step_in_metadata(self._metadata)
 
     def values(self, column: str) -> int:  # noqa: ARG002 - every token tensor has the same rows
         return int(self._offsets[-1])
@@ -119,10 +111,12 @@ class TensorSource:
         row_groups: Sequence[int],  # noqa: ARG002 - there is one
     ) -> Iterator[Batch]:
         wanted = [tensor for name, tensor in self._tensors.items() if name in columns]
-        with open_binary(self._file.path) as stream:
+        with _local_path(self._file) as path:
             for first, last in self._cuts(chunk_tokens):
                 numbers = np.arange(first, last, dtype=np.int64)
-                yield Batch(numbers, {t.name: self._slice(stream, t, first, last) for t in wanted})
+                with self._opened(path) as stored:  # anew, or every page of the mapping read so far stays in memory
+                    read = {tensor.name: self._slice(stored, tensor, first, last) for tensor in wanted}
+                yield Batch(numbers, read)
 
     def _cuts(self, chunk_tokens: int) -> Iterator[tuple[int, int]]:
         """Row ranges of about `chunk_tokens` stored elements, padding included."""
@@ -134,34 +128,34 @@ class TensorSource:
             yield first, last
             first = last
 
-    def _slice(self, stream: IO[bytes], tensor: _Tensor, first: int, last: int) -> Ragged | Scalars:
+    def _slice(self, stored: Any, tensor: _Tensor, first: int, last: int) -> Ragged | Scalars:
         offsets = self._offsets[first : last + 1] - self._offsets[first]
         if not self._is_list(tensor):
-            return _per_row(self._read(stream, tensor, *self._row_span(tensor, first, last)), last - first)
+            span = (first, last) if tensor.shape else (0, 1)
+            return _per_row(self._read(stored, tensor, *span), last - first)
         if self._width is None:
-            return Ragged(self._read(stream, tensor, int(self._offsets[first]), int(self._offsets[last])), offsets)
-        values = self._read(stream, tensor, first * self._width, last * self._width)
-        return Ragged(self._trimmed(values, offsets), offsets)
+            return Ragged(self._read(stored, tensor, int(self._offsets[first]), int(self._offsets[last])), offsets)
+        values = self._read(stored, tensor, first * self._width, last * self._width)
+        if len(values) > offsets[-1]:  # padding
+            values = values.reshape(-1, self._width)[np.arange(self._width) < np.diff(offsets)[:, None]]
+        return Ragged(values, offsets)
 
-    def _row_span(self, tensor: _Tensor, first: int, last: int) -> tuple[int, int]:
-        return (0, 1) if tensor.size == 1 and not tensor.shape else (first, last)
-
-    def _trimmed(self, values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[Any]:
-        lengths = np.diff(offsets)
-        if self._width is None or len(values) == offsets[-1]:
-            return values
-        return values.reshape(-1, self._width)[np.arange(self._width) < lengths[:, None]]
-
-    def _read(self, stream: IO[bytes], tensor: _Tensor, first: int, last: int) -> NDArray[Any]:
-        """Elements first to last of the flat tensor; half precision widened to float32."""
-        if tensor.type not in _TYPES:
+    def _read(self, stored: Any, tensor: _Tensor, first: int, last: int) -> NDArray[Any]:
+        """Elements first to last of the flat tensor, a copy; half precision widened to float32."""
+        if tensor.type not in _ELEMENTS:
             raise UnreadableFileError(
                 f"{self._file.name}: tensor {tensor.name!r} is {tensor.type}, which is not read; "
-                "store log-probs as F32, F64, F16 or BF16"
+                "store integers, float64, float32, float16 or bfloat16"
             )
-        kind = np.dtype(_TYPES[tensor.type][0])
-        stream.seek(tensor.start + first * kind.itemsize)
-        return _widened(np.frombuffer(stream.read((last - first) * kind.itemsize), kind), tensor.type)
+        if tensor.size <= 1 or first == last:
+            values = stored.get_tensor(tensor.name).reshape(-1)[first:last]
+        else:
+            axis = next(i for i, size in enumerate(tensor.shape) if size > 1)
+            width = tensor.size // tensor.shape[axis]
+            low, high = first // width, -(-last // width)
+            values = stored.get_slice(tensor.name)[(*[slice(0, 1)] * axis, slice(low, high))].reshape(-1)
+            values = values[first - low * width : last - low * width]
+        return np.array((values.float() if tensor.type in {"F16", "BF16"} else values).numpy())
 
     def _is_list(self, tensor: _Tensor) -> bool:
         """Whether the tensor holds one value a token; where every row is one token its name decides."""
@@ -170,41 +164,31 @@ class TensorSource:
         per_row = tensor.shape == (self.rows,) and tensor.name in _ROW_NAMES
         return tensor.size == self._offsets[-1] and not per_row
 
-    def _check_extent(self) -> None:
-        end = max((tensor.end for tensor in self._tensors.values()), default=len(self.footer))
-        if end > self._file.size:
-            raise UnreadableFileError(
-                f"{self._file.path}: truncated safetensors ({self._file.size} of {end} bytes), or still being written"
-            )
-
-    def _read_rows(self, stream: IO[bytes], layout: str | None) -> tuple[NDArray[np.int64], int | None]:
+    def _read_rows(self, stored: Any, layout: str | None) -> tuple[NDArray[np.int64], int | None]:
         """Offsets of the rows, and the stored width of a padded tensor (None: packed)."""
-        lead, lengths = self._lead, self._lengths(stream)
-        if (layout or self._guess(lead)) == "packed":
+        lead, lengths = self._lead, self._lengths(stored)
+        # two dimensions are padded rows, but for one row that `cu_seqlens` cuts up
+        cut_up = len(lead.shape) != 2 or (lead.shape[0] == 1 and _OFFSETS in self._tensors)
+        if layout == "packed" or (layout is None and cut_up):
             return self._packed_rows(lead, lengths), None
         rows, width = lead.shape if len(lead.shape) == 2 else (1, lead.size)
         if lengths is None:
             return np.arange(rows + 1, dtype=np.int64) * width, width
-        if len(lengths) != rows or lengths.min(initial=0) < 0 or lengths.max(initial=0) > width:
+        if len(lengths) != rows or lengths.max(initial=0) > width:
             raise UnreadableFileError(
                 f"{self._file.name}: lengths ([{len(lengths)}], up to {lengths.max(initial=0)}) do not fit "
                 f"{lead.name} {list(lead.shape)}"
             )
         return _cumulated(lengths), width
 
-    def _guess(self, lead: _Tensor) -> Layout:
-        """Two dimensions are padded rows, but for one row that `cu_seqlens` cuts up."""
-        packed_row = lead.shape[:1] == (1,) and _OFFSETS in self._tensors
-        return "packed" if len(lead.shape) != 2 or packed_row else "padded"
-
     def _packed_rows(self, lead: _Tensor, lengths: NDArray[np.int64] | None) -> NDArray[np.int64]:
         if lengths is None:
             raise UnreadableFileError(
                 f"{self._file.name}: {lead.name} is packed {list(lead.shape)}, but neither cu_seqlens nor "
-                "lengths says where rows end; add one of them, or store [B, T]"
+                "lengths says where rows end; add one of them, store [B, T], or take it as one row with --layout padded"
             )
         offsets = _cumulated(lengths)
-        if lengths.min(initial=0) < 0 or offsets[-1] != lead.size:
+        if offsets[-1] != lead.size:
             raise UnreadableFileError(
                 f"{self._file.name}: rows end at {offsets[-1]} but {lead.name} holds {lead.size} values"
             )
@@ -214,64 +198,78 @@ class TensorSource:
     def _lead(self) -> _Tensor:
         """The rollout's log-probs; with `--map` in play, the largest tensor."""
         named = next((self._tensors[name] for name in _LEAD_NAMES if name in self._tensors), None)
-        floats = [t for t in self._tensors.values() if t.type in {"F64", "F32", "F16", "BF16"}]
+        floats = [t for t in self._tensors.values() if t.type in _FLOATS]
         lead = named or max(floats, key=lambda t: (t.size, t.name), default=None)
         if lead is None:
-            raise UnreadableFileError(f"{self._file.name}: no tensor of log-probs ({self._listed()})")
+            listed = ", ".join(f"{t.name} {t.type}{list(t.shape)}" for t in self._tensors.values())
+            raise UnreadableFileError(f"{self._file.name}: no tensor of log-probs ({listed or 'no tensor at all'})")
         return lead
 
-    def _listed(self) -> str:
-        return ", ".join(f"{t.name} {t.type}{list(t.shape)}" for t in self._tensors.values()) or "no tensor at all"
-
-    def _lengths(self, stream: IO[bytes]) -> NDArray[np.int64] | None:
+    def _lengths(self, stored: Any) -> NDArray[np.int64] | None:
         """[rows] from `cu_seqlens` or one of the names of lengths."""
-        for name in (_OFFSETS, *_LENGTHS):
-            if name in self._tensors:
-                values = self._read(stream, self._tensors[name], 0, self._tensors[name].size).astype(np.int64)
-                return np.diff(values) if name == _OFFSETS else values
-        return None
+        name = next((name for name in (_OFFSETS, *_LENGTHS) if name in self._tensors), None)
+        if name is None:
+            return None
+        tensor = self._tensors[name]
+        values = self._read(stored, tensor, 0, tensor.size)
+        if misfit := _misfit(tensor, values):
+            raise UnreadableFileError(f"{self._file.name}: {name} {misfit}")
+        whole: NDArray[np.int64] = values.astype(np.int64)
+        return whole[1:] - whole[:-1] if name == _OFFSETS else whole
 
 
-_ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in (field.name, *field.aliases)}
+def _misfit(tensor: _Tensor, values: NDArray[Any]) -> str | None:
+    """Why a tensor cannot say where rows end."""
+    if tensor.type not in _WHOLE:
+        return f"holds {tensor.type}, expected integers"
+    if tensor.name == _OFFSETS and len(values) and values[0] != 0:
+        return f"begins with {values[0]}, expected 0"
+    least = np.concatenate((values[:1], values[:-1])) if tensor.name == _OFFSETS else np.zeros_like(values)
+    for place in np.flatnonzero(values < least)[:1]:
+        if tensor.name == _OFFSETS:
+            return f"descends at index {place}, from {least[place]} to {values[place]}: offsets only rise"
+        return f"is {values[place]} at index {place}: no row has fewer than 0 tokens"
+    return None
 
 
-def _header(file: DumpFile, stream: IO[bytes]) -> tuple[bytes, dict[str, Any]]:
-    prefix = stream.read(8)
-    length = int.from_bytes(prefix, "little")
-    if length > _MAX_HEADER:
-        raise UnreadableFileError(f"{file.path}: not a safetensors file (its header would be {length} bytes long)")
-    body = stream.read(length)
+@contextmanager
+def _local_path(file: DumpFile) -> Iterator[str]:
+    """A path that the library can open: of a copy, deleted afterwards, where it cannot open the file itself."""
+    if "://" not in file.path and spelt_in_utf8(file.path):
+        yield file.path
+        return
+    with TemporaryDirectory(prefix="rollout-audit-") as folder:
+        path = Path(folder, "copy.safetensors")
+        with open_binary(file.path) as source, path.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 2**20)
+        yield str(path)
+
+
+def _header(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        prefix = stream.read(8)
+        return prefix + stream.read(int.from_bytes(prefix, "little"))  # discovery has checked its length
+
+
+def _damage(footer: bytes, size: int) -> str:
+    """What is wrong with a file that the library refuses, whatever the words of its version are."""
+    end, guess = len(footer), "its header is not JSON"
     try:
-        header = json.loads(body)
-    except ValueError as error:
-        raise UnreadableFileError(f"{file.path}: damaged safetensors, its header is not JSON") from error
-    if not isinstance(header, dict):
-        raise UnreadableFileError(f"{file.path}: damaged safetensors, its header is not a JSON object")
-    return prefix + body, header
-
-
-def _tensor(file: DumpFile, name: str, entry: Any, data_start: int) -> _Tensor:
-    try:
-        start, end = entry["data_offsets"]
-        shape = tuple(int(size) for size in entry["shape"])
-        tensor = _Tensor(name, str(entry["dtype"]), shape, data_start + int(start), data_start + int(end))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnreadableFileError(f"{file.path}: damaged safetensors, tensor {name!r} is not described") from error
-    kind = _TYPES.get(tensor.type)
-    if kind and tensor.size * np.dtype(kind[0]).itemsize != tensor.end - tensor.start:
-        raise UnreadableFileError(f"{file.path}: damaged safetensors, tensor {name!r} does not fill its bytes")
-    return tensor
-
-
-def _widened(values: NDArray[Any], kind: str) -> NDArray[Any]:
-    if kind == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32) if kind == "F16" else values
+        header = json.loads(footer[8:])
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            guess = f"tensor {name!r} is not described"
+            end = max(end, len(footer) + int(entry["data_offsets"][1]))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return f"damaged safetensors, {guess}"
+    if end > size:
+        return f"truncated safetensors ({size} of {end} bytes), or still being written"
+    return "damaged safetensors (its header does not fit its bytes), or of a type that the library does not know"
 
 
 def _per_row(values: NDArray[Any], rows: int) -> Scalars:
-    wide = np.int64 if values.dtype.kind in "iub" else np.float64
-    return Scalars(np.broadcast_to(values.astype(wide), (rows,)) if len(values) == 1 else values.astype(wide))
+    values = as_wide(values)
+    return Scalars(np.broadcast_to(values, (rows,)) if len(values) == 1 else values)
 
 
 def _cumulated(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ import math
 import numpy as np
 from numba import njit, types
 
+from rollout_audit.corrections.tokens import SERIES_BELOW
 from rollout_audit.statistics.grid import FIRST_RANK, MAGNITUDE, RANKS_PER_SIDE, SHIFT, ZERO_BIN
 
 
@@ -37,7 +38,6 @@ BINS = types.void(
     writable(I8), writable(I8), writable(F8), writable(F8), writable(I8),
 )  # fmt: skip
 
-TINY = 2.0**-20
 SMALL = 2.0**-8
 LARGE = 64.0
 SAFE_EXPONENT = 300.0
@@ -85,7 +85,7 @@ def clamp_row(d, clamp, out):
         out[0] += y
         out[1] += abs(y)
         out[2] += y * y * 0.5
-        out[3] += math.expm1(y) - y
+        out[3] += y * y * (0.5 + y / 6.0) if abs(y) < SERIES_BELOW else math.expm1(y) - y
 
 
 @njit(**VECTOR)
@@ -164,7 +164,7 @@ def add_divergences(d, ratio, excess, out):
         sum_abs += size
         sum_exp_abs += r if x >= 0.0 else 1.0 / r
         sum_k2 += k2
-        sum_k3 += k2 + k2 * x * (1 / 3) if size < TINY else excess[i] - x
+        sum_k3 += k2 * (1.0 + x * (1 / 3)) if size < SERIES_BELOW else excess[i] - x
         sum_ratio += r
         sum_ratio_sq += r * r
         beyond += 1.0 if size > 20.0 else 0.0

@@ -17,7 +17,7 @@ from rollout_audit.statistics.metrics import OVERFLOW, Absent, Figure, Metrics
 from rollout_audit.statistics.population import Population, weighted_quantiles
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["NATIVE_CUTS", "native_metrics"]
+__all__ = ["NATIVE_CUTS", "NATIVE_METRICS", "native_metrics"]
 
 Array = NDArray[np.float64]
 
@@ -42,19 +42,25 @@ NATIVE_CUTS: tuple[float, ...] = (
 """Cuts that the grid must hold for these metrics to be exact"""
 
 
+NATIVE_METRICS: tuple[str, ...] = (
+    *("kl_k1", "kl_k2", "kl_k3", "mult_prob_error"),
+    *("log_prob_diff_abs_mean", "log_prob_diff_abs_max", *(f"log_prob_diff_abs_{q}" for q in QUANTILES)),
+    *("prob_diff_abs_mean", "prob_diff_abs_max", "prob_pearson"),
+    *("chi2_token", "log1p_chi2_token", "chi2_rel_token", "chi2_seq", "log1p_chi2_seq", "chi2_rel_seq"),
+    *("tokens_past_clamp", "sequences_past_clamp"),
+    *("training_ppl", "rollout_ppl", "ppl_ratio"),
+    *("log_ppl_diff", "log_ppl_abs_diff", "log_ppl_diff_max", "log_ppl_diff_min"),
+    *BANDS,
+    *("catastrophic_fraction", "veto_fraction"),
+)
+
+
 def native_metrics(scope: Scope) -> Metrics:
     """Every native metric of one scope; all null with a reason where there is no valid token."""
-    figures = {
-        **_divergence(scope),
-        **_spread(scope),
-        **_probability(scope),
-        **_chi2(scope),
-        **_perplexity(scope),
-    }
-    figures |= _shares(scope)
     if not scope.tokens:
-        return Metrics(dict.fromkeys(figures, NO_TOKEN))
-    return Metrics(figures)
+        return Metrics(dict.fromkeys(NATIVE_METRICS, NO_TOKEN))
+    parts = (_divergence, _spread, _probability, _chi2, _perplexity, _shares)
+    return Metrics({name: value for part in parts for name, value in part(scope).items()})
 
 
 def _divergence(scope: Scope) -> dict[str, Figure]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from rollout_audit.corrections.cuts import Interval
 from rollout_audit.corrections.direct import statistic_bounds
 from rollout_audit.corrections.model import Aggregation, Rule, Statistic
-from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum, spread
+from rollout_audit.corrections.tokens import Tokens, k3, row_max, row_min, row_sum, spread
 
 __all__ = ["row_columns", "row_rule_keeps", "row_statistic"]
 
@@ -56,14 +56,13 @@ def row_rule_keeps(rule: Rule, rows: Columns) -> Tensor:
 
 
 def _divergences(d: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-    excess = d.expm1()
     magnitude = d.abs()
     return {
         "sum_d": row_sum(d, lengths),
         "sum_abs_d": row_sum(magnitude, lengths),
         "sum_exp_abs_d": row_sum(magnitude.exp(), lengths),
         "sum_k2": row_sum(d.square() / 2.0, lengths),
-        "sum_k3": row_sum(excess - d, lengths),
+        "sum_k3": row_sum(k3(d), lengths),
         "beyond_20": row_sum((magnitude > 20.0).to(d.dtype), lengths),
     }
 
@@ -114,7 +113,7 @@ def _clamped(d: Tensor, lengths: Tensor, clamps: Sequence[float]) -> dict[str, T
         columns[f"sum_d@{clamp:g}"] = row_sum(x, lengths)
         columns[f"sum_abs_d@{clamp:g}"] = row_sum(x.abs(), lengths)
         columns[f"sum_k2@{clamp:g}"] = row_sum(x.square() / 2.0, lengths)
-        columns[f"sum_k3@{clamp:g}"] = row_sum(x.expm1() - x, lengths)
+        columns[f"sum_k3@{clamp:g}"] = row_sum(k3(x), lengths)
     return columns
 
 
@@ -166,4 +165,4 @@ def _convex(statistic: Statistic, d: Tensor) -> Tensor:
         case Statistic.ABS_LOG_RATIO:
             return d.abs()
         case _:
-            return torch.where(d.isinf(), torch.inf, d.expm1() - d)
+            return torch.where(d.isinf(), torch.inf, k3(d))

@@ -32,7 +32,7 @@ from rollout_audit.statistics.population import (
 )
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["STAGES", "correction_stages"]
+__all__ = ["METRICS_OF_STAGE", "STAGES", "correction_stages"]
 
 STAGES: Final = ("raw", "bounded", "normalised", "kept")
 QUANTILES: Final = {"p01": 0.01, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
@@ -52,6 +52,14 @@ REJECTION_METRICS: Final = (
     *("kept_reward_mean", "kept_positive_fraction"),
     *("gradient_scale_kept", "gradient_scale_original", "gradient_scale"),
 )
+
+METRICS_OF_STAGE: Final = {
+    "kept": (*WEIGHT_METRICS, *REJECTION_METRICS),
+    "bounded": (*WEIGHT_METRICS, *BOUND_METRICS),
+    "normalised": (*WEIGHT_METRICS, "batch_norm_factor"),
+    "raw": WEIGHT_METRICS,
+}
+"""In the order in which a metric without a stage is looked for"""
 
 Array = NDArray[np.float64]
 Figures = dict[str, Figure]

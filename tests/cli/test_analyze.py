@@ -141,7 +141,8 @@ def test_limit_and_mode(run, dump: Path, tmp_path: Path) -> None:
 def test_an_older_report_is_replaced(run, dump: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     run("analyze", dump, "--out", out, "--no-plots", "-q")
-    (out / "left-over.txt").write_text("old")
+    (out / "plots").mkdir()
+    (out / "plots" / "old.png").write_bytes(b"")
     assert run("analyze", dump, "--out", out, "--no-plots", "-q").code == 0
     assert sorted(p.name for p in out.iterdir()) == ["report.json", "sequences.parquet", "steps.parquet"]
     assert [p.name for p in tmp_path.iterdir()] == ["r"]

@@ -169,7 +169,7 @@ BAD_FILES: list[tuple[str, str, Any, str]] = [
         "foreign, no suffix",
         "x.jsonl",
         b'{"a": 1}\n',
-        "neither Parquet nor safetensors (begins with b'{\"a\": 1}'); see `rollout-audit convert`",
+        "neither Parquet nor safetensors (begins with b'{\"a\": 1}'), the formats that are read",
     ),
     (
         "cut tensors",
@@ -206,6 +206,24 @@ BAD_FILES: list[tuple[str, str, Any, str]] = [
         "x.safetensors",
         (9).to_bytes(8, "little") + b'{"a": {}}',
         "damaged safetensors, tensor 'a' is not described",
+    ),
+    (
+        "bytes after the last tensor",
+        "x.safetensors",
+        lambda parquet, tensors: tensors + b"xx",
+        "damaged safetensors (its header does not fit its bytes), or of a type that the library does not know",
+    ),
+    (
+        "unknown type",
+        "x.safetensors",
+        lambda parquet, tensors: tensors.replace(b"F32", b"Q32"),
+        "damaged safetensors (its header does not fit its bytes), or of a type that the library does not know",
+    ),
+    (
+        "list for a header",
+        "x.safetensors",
+        (8).to_bytes(8, "little") + b"{}[1, 2]",
+        "damaged safetensors, its header is not JSON",
     ),
 ]
 

@@ -96,8 +96,11 @@ CASES: list[tuple[str, dict[str, Any], tuple[str, str, int, int | None, int], st
     ),
     (
         "-1 run",
-        {"rollout_log_probs": [R[0], [], [-0.5, -0.7, -1.0, -1.0]]},
-        ("placeholder", "error", 2, 2, 2),
+        {
+            "rollout_log_probs": [R[0], [], [-0.5, -1.0, -1.0, -1.0]],
+            "old_log_probs": [R[0], [], [-0.5, -0.3, -2.0, -3.0]],
+        },
+        ("placeholder", "error", 2, 1, 3),
         "the placeholder -1",
     ),
     (
@@ -127,8 +130,53 @@ CASES: list[tuple[str, dict[str, Any], tuple[str, str, int, int | None, int], st
             "old_log_probs": [R[0], [], [0.0, 0.0, 0.0, 0.0]],
             "rollout_log_probs": [R[0], [], [-0.5, -2.7, -0.2, -3.0]],
         },
-        ("zero_placeholder", "error", 2, 0, 4),
-        "old_log_probs is 0.0",
+        ("constant_trainer", "error", 2, None, 1),
+        "old_log_probs is 0.0 over the whole response while rollout_log_probs is not (no forward pass?)",
+    ),
+    (
+        "skipped forward, no token below -1",
+        {
+            "old_log_probs": [R[0], [], [0.0, 0.0, 0.0, 0.0]],
+            "rollout_log_probs": [R[0], [], [-0.5, -0.7, -0.2, -0.3]],
+        },
+        ("constant_trainer", "error", 2, None, 1),
+        "old_log_probs is 0.0 over the whole response",
+    ),
+    (
+        "the engine writes 0 for every token",
+        {
+            "rollout_log_probs": [R[0], [], [0.0, 0.0, 0.0, 0.0]],
+            "old_log_probs": [R[0], [], [-0.01, -0.2, -0.02, -0.01]],
+        },
+        ("constant_rollout", "error", 2, None, 1),
+        "rollout log-prob is 0.0 over the whole response while old_log_probs is not",
+    ),
+    (
+        "the engine writes 0, far from the trainer",
+        {
+            "rollout_log_probs": [R[0], [], [0.0, -0.0, 0.0, 0.0]],
+            "old_log_probs": [R[0], [], [-6.0, -2.0, -0.5, -7.0]],
+        },
+        ("constant_rollout", "error", 2, None, 1),
+        "rollout log-prob is 0.0 over the whole response",
+    ),
+    (
+        "token ids of another length",
+        {"token_ids": [[1, 2, 3], [], [1, 2, 3, 4, 5]]},
+        ("length_mismatch", "error", 2, None, 1),
+        "(rollout_log_probs 4, old_log_probs 4, response_mask 4, token_ids 5)",
+    ),
+    (
+        "advantages of another length",
+        {"advantages": [[0.5, 0.5], [], [0.5] * 4]},
+        ("length_mismatch", "error", 0, None, 1),
+        "(rollout_log_probs 3, old_log_probs 3, response_mask 3, advantages 2)",
+    ),
+    (
+        "mask of another length",
+        {"response_mask": [[1, 1, 1], [1], [1] * 4]},
+        ("length_mismatch", "error", 1, None, 1),
+        "(rollout_log_probs 0, old_log_probs 0, response_mask 1)",
     ),
     *(
         (
@@ -171,11 +219,11 @@ def test_fault_is_found_with_its_place(write: Any, changes: Any, expected: Any, 
 @pytest.mark.parametrize("element", [pa.float16(), pa.float32(), pa.float64()])
 @pytest.mark.parametrize("value", [-9999.0, -1e9, -1.0])
 def test_placeholders_in_every_precision(write: Any, element: Any, value: float) -> None:
-    lists = pa.array([[-0.5, -0.7, value, value]], pa.list_(element))
-    path = write(rollout_log_probs=lists, old_log_probs=[[-0.5, -0.7, -2.0, -3.0]], response_mask=[[1] * 4])
+    lists = pa.array([[-0.5, -0.7, value, value, value]], pa.list_(element))
+    path = write(rollout_log_probs=lists, old_log_probs=[[-0.5, -0.7, -2.0, -3.0, -4.0]], response_mask=[[1] * 5])
     errors = [f for f in inspect_dump(open_dump(path)).findings if f.severity == "error"]
     assert [(f.kind, f.row, f.position, f.count) for f in errors] == [
-        ("infinite" if value == -1e9 and element == pa.float16() else "placeholder", 0, 2, 2)
+        ("infinite" if value == -1e9 and element == pa.float16() else "placeholder", 0, 2, 3)
     ]
 
 
@@ -199,6 +247,16 @@ SOUND: dict[str, dict[str, Any]] = {
         "rollout_log_probs": [[-1.0, -1.0, -0.3]],
         "old_log_probs": [[-1.0, -1.03125, -0.3]],
         "response_mask": [[1, 1, 1]],
+    },
+    "two tokens that are -1 (case 1)": {
+        "rollout_log_probs": [[-1.0, -1.0], [-1.0, -1.0]],
+        "old_log_probs": [[-2.0, -2.0], [-2.0, -2.0]],
+        "response_mask": [[1, 1], [1, 1]],
+    },
+    "0 over a whole response that both sides are sure of": {
+        "rollout_log_probs": [[0.0] * 4, [0.0] * 4, [0.0] * 3, [0.0] * 5],
+        "old_log_probs": [[-0.09] * 4, [-0.15, 0.0, 0.0, 0.0], [-0.9] * 3, [-0.9] * 5],
+        "response_mask": [[1] * 4, [1] * 4, [1] * 3, [1, 1, 1, 0, 0]],
     },
     "zeros across a row boundary": {
         "rollout_log_probs": [[-0.1, 0.0], [0.0, -0.1]],
@@ -330,3 +388,35 @@ def test_third_column_is_checked_too(write: Any) -> None:
 def test_duplicate_uid_is_an_info(write: Any) -> None:
     (finding,) = inspect_dump(open_dump(write(**_sound(), uid=["a", "b", "a"]))).findings
     assert (finding.kind, finding.severity, finding.row, finding.count) == ("duplicate_uid", "info", 2, 1)
+
+
+def test_lengths_are_checked_of_what_is_read(write: Any) -> None:
+    two = [[-0.5, -0.7]]
+    path = write(rollout_log_probs=two, old_log_probs=two, response_mask=[[1, 1]], token_ids=[[1, 2, 3]])
+    dump = open_dump(path)
+    assert [chunk.tokens for chunk in dump.chunks(fields=["reward"])] == [2]
+    with pytest.raises(DumpFaultError, match=r"row 0: lists of one row differ in length .*token_ids 3\)"):
+        list(dump.chunks(fields=["token_ids"]))
+
+
+def test_null_row_empty_list_and_null_element_are_three_things(write: Any) -> None:
+    """Case 68."""
+    path = write(
+        rollout_log_probs=[[-0.1, None, -0.3], None, []],
+        old_log_probs=[[-0.1, -0.2, -0.3], [-0.5], []],
+        response_mask=[[1, 1, 1], [1], []],
+    )
+    inspection = inspect_dump(open_dump(path))
+    assert [(f.kind, f.row, f.position, f.count) for f in inspection.findings] == [
+        ("null", 0, 1, 1),
+        ("missing_row", 1, None, 1),
+    ]
+    assert inspection.empty_rows == 2  # the null row has no token either
+
+
+def test_constant_rows_of_a_packed_chunk(write: Any) -> None:
+    """Rows with masked ends, empty rows between, counts of rows."""
+    zeros, far = [[0.0] * 6, [], [0.0] * 6, [-0.5] * 6], [[-0.9] * 6, [], [-0.9] * 6, [-0.5] * 6]
+    path = write(rollout_log_probs=zeros, old_log_probs=far, response_mask=[[0, 1, 1, 1, 1, 0], [], [1] * 6, [1] * 6])
+    (finding,) = inspect_dump(open_dump(path)).findings
+    assert (finding.kind, finding.row, finding.count) == ("constant_rollout", 0, 2)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 from rollout_audit.dumps import inspect_dump, open_dump
-from rollout_audit.errors import UnreadableFileError
+from rollout_audit.dumps.rows import rows_of_chunk
+from rollout_audit.errors import NothingToAuditError, UnreadableFileError
 
 LENGTHS = [3, 0, 7, 1]
 WIDTH = 8
@@ -69,7 +75,7 @@ def _packed_file(path: Path, dtype: torch.dtype = torch.float32, lengths: str = 
     return _save(path, tensors | _extra(), step="5")
 
 
-def _told(path: Path, **options: Any) -> list[Any]:
+def _told(path: Path | str, **options: Any) -> list[Any]:
     return [
         (
             row.row,
@@ -191,7 +197,7 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "packed without lengths": (
         {"rollout_log_probs": torch.zeros(5), "old_log_probs": torch.zeros(5)},
         "x.safetensors: rollout_log_probs is packed [5], but neither cu_seqlens nor lengths says where rows "
-        "end; add one of them, or store [B, T]",
+        "end; add one of them, store [B, T], or take it as one row with --layout padded",
     ),
     "lengths that do not add up": (
         {
@@ -222,6 +228,34 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
         "x.safetensors: column 'old_log_probs' (old_log_probs) holds F32[2, 4], expected a list of numbers "
         "a row (of the shape of the rollout's log-probs)",
     ),
+    "offsets that descend": (
+        {
+            "rollout_log_probs": torch.zeros(6),
+            "old_log_probs": torch.zeros(6),
+            "cu_seqlens": torch.tensor([0, 4, 2, 6]),
+        },
+        "x.safetensors: cu_seqlens descends at index 2, from 4 to 2: offsets only rise",
+    ),
+    "offsets that descend, without a sign": (
+        {
+            "rollout_log_probs": torch.zeros(2, 6),
+            "old_log_probs": torch.zeros(2, 6),
+            "cu_seqlens": torch.tensor([0, 4, 3], dtype=torch.uint8),
+        },
+        "x.safetensors: cu_seqlens descends at index 2, from 4 to 3: offsets only rise",
+    ),
+    "offsets that begin late": (
+        {"rollout_log_probs": torch.zeros(4), "old_log_probs": torch.zeros(4), "cu_seqlens": torch.tensor([2, 4, 6])},
+        "x.safetensors: cu_seqlens begins with 2, expected 0",
+    ),
+    "negative length": (
+        {"rollout_log_probs": torch.zeros(4), "old_log_probs": torch.zeros(4), "lengths": torch.tensor([5, -1])},
+        "x.safetensors: lengths is -1 at index 1: no row has fewer than 0 tokens",
+    ),
+    "lengths that are no integers": (
+        {"rollout_log_probs": torch.zeros(4), "old_log_probs": torch.zeros(4), "lengths": torch.tensor([1.5, 2.5])},
+        "x.safetensors: lengths holds F32, expected integers",
+    ),
     "no tensors": ({}, "x.safetensors: no tensor of log-probs (no tensor at all)"),
 }
 
@@ -239,3 +273,122 @@ def test_mixed_formats_in_one_dump(write: Any, tmp_path: Path) -> None:
     dump = open_dump(tmp_path)
     assert [f.format for f in dump.files] == ["parquet", "safetensors"]
     assert sum(chunk.tokens for chunk in dump.chunks()) == 22
+
+
+def test_stored_bits_of_bfloat16(tmp_path: Path) -> None:
+    """Case 62: 0xBF80 is -1, 0xC000 is -2."""
+    bits = np.array([0xBF80, 0xC000], np.uint16).tobytes()
+    header = json.dumps(
+        {
+            name: {"dtype": "BF16", "shape": [1, 2], "data_offsets": [4 * i, 4 * i + 4]}
+            for i, name in enumerate(("rollout_log_probs", "old_log_probs"))
+        }
+    ).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bits * 2)
+    (row,) = open_dump(path).rows()
+    assert row.rollout_log_probs.tolist() == [-1.0, -2.0]
+    assert row.rollout_log_probs.dtype == np.float32
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_data_at_any_byte_of_the_file(tmp_path: Path, odd: int) -> None:
+    sound = _padded_file(tmp_path / "x.safetensors", torch.float64)
+    expected = _told(sound)
+    content = sound.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    moved = (length + odd).to_bytes(8, "little") + content[8 : 8 + length] + b" " * odd + content[8 + length :]
+    sound.write_bytes(moved)
+    assert _told(sound) == expected
+    (chunk,) = open_dump(sound).chunks()
+    assert chunk.rollout_log_probs.flags.aligned
+
+
+@pytest.mark.parametrize("make", [_padded_file, _packed_file])
+def test_remote_file_is_fetched_and_the_copy_deleted(tmp_path: Path, monkeypatch: Any, make: Any) -> None:
+    local = make(tmp_path / "x.safetensors")
+    fetched = tmp_path / "fetched"
+    fetched.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(fetched))
+    fsspec.filesystem("memory").pipe_file("/tensors/x.safetensors", local.read_bytes())
+    assert _told("memory://tensors/x.safetensors") == _told(local)
+    rows = open_dump("memory://tensors/x.safetensors").rows()
+    next(rows)
+    assert len(list(fetched.iterdir())) == 1
+    rows.close()
+    assert list(fetched.iterdir()) == []
+    (remote,), (here,) = open_dump("memory://tensors/x.safetensors").infos, open_dump(local).infos
+    content = local.read_bytes()
+    header = content[: 8 + int.from_bytes(content[:8], "little")]
+    assert here.digest == remote.digest == sha256(len(content).to_bytes(8, "little") + header).hexdigest()
+
+
+def test_file_name_that_is_not_utf8(tmp_path: Path) -> None:
+    local = _packed_file(tmp_path / "x.safetensors")
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors"))
+    odd.write_bytes(local.read_bytes())
+    assert _told(odd) == _told(local)
+
+
+def test_float8_where_only_a_row_field_is_read(tmp_path: Path) -> None:
+    lp = torch.zeros(2, 3)
+    tensors = {"rollout_log_probs": lp, "old_log_probs": lp.clone(), "uid": torch.zeros(2).to(torch.float8_e5m2)}
+    with pytest.raises(UnreadableFileError, match=r"^x.safetensors: tensor 'uid' is F8_E5M2, which is not read; store"):
+        list(open_dump(_save(tmp_path / "x.safetensors", tensors)).rows())
+
+
+def test_forced_packed_rows_of_a_two_dimensional_tensor(tmp_path: Path) -> None:
+    """Rows that begin and end inside the rows of the tensor."""
+    lp = -torch.arange(1.0, 13.0).reshape(3, 4)
+    tensors = {"rollout_log_probs": lp, "old_log_probs": lp.clone(), "lengths": torch.tensor([3, 0, 7, 2])}
+    dump = open_dump(_save(tmp_path / "x.safetensors", tensors), layout="packed")
+    got = [r.rollout_log_probs.tolist() for c in dump.chunks(chunk_tokens=1) for r in rows_of_chunk(c, "x")]
+    assert got == [[-1.0, -2.0, -3.0], [], [float(-v) for v in range(4, 11)], [-11.0, -12.0]]
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"rollout_log_probs": torch.zeros(0, 5), "old_log_probs": torch.zeros(0, 5)},
+        {"rollout_log_probs": torch.zeros(0), "old_log_probs": torch.zeros(0), "cu_seqlens": torch.tensor([0])},
+    ],
+)
+def test_zero_rows(tmp_path: Path, tensors: Any) -> None:
+    """Case 67."""
+    with pytest.raises(NothingToAuditError, match=r"^x.safetensors: zero rows, nothing to audit$"):
+        list(open_dump(_save(tmp_path / "x.safetensors", tensors)).chunks())
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"rollout_log_probs": torch.zeros(2, 0), "old_log_probs": torch.zeros(2, 0)},
+        {"rollout_log_probs": torch.zeros(0), "old_log_probs": torch.zeros(0), "lengths": torch.tensor([0, 0])},
+    ],
+)
+def test_rows_of_zero_length_are_counted(tmp_path: Path, tensors: Any) -> None:
+    inspection = inspect_dump(open_dump(_save(tmp_path / "x.safetensors", tensors)))
+    assert (inspection.rows, inspection.empty_rows, inspection.tokens) == (2, 2, 0)
+    assert inspection.findings[0].kind == "nothing_to_audit"
+
+
+def test_left_padded_and_packed_give_the_same_valid_tokens(tmp_path: Path) -> None:
+    """Case 74."""
+    rollout, old = _packed(ROLLOUT)[:7], _packed(OLD)[:7]
+    packed = {"rollout_log_probs": rollout, "old_log_probs": old, "cu_seqlens": torch.tensor([0, 3, 7])}
+    padded: dict[str, torch.Tensor] = {
+        name: torch.stack([torch.cat([torch.full((1,), torch.nan), tensor[:3]]), tensor[3:]])
+        for name, tensor in packed.items()
+        if name != "cu_seqlens"
+    }
+    padded["response_mask"] = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    told = [
+        [(r.rollout_log_probs[r.response_mask].tolist(), _valid(r)) for r in open_dump(path).rows()]
+        for path in (_save(tmp_path / "a.safetensors", packed), _save(tmp_path / "b.safetensors", padded))
+    ]
+    assert told[0] == told[1]
+    assert [len(values) for values, _ in told[0]] == [3, 4]
+
+
+def _valid(row: Any) -> Any:
+    return row.old_log_probs[row.response_mask].tolist()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,42 +15,35 @@ from rollout_audit.audit import health
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.pictures import Histogram, Pictures
+from rollout_audit.audit.plan import Audit
 from rollout_audit.audit.report import (
     CorrectionReport,
     Counts,
     DroppedSequence,
     FindingReport,
-    HealthVerdict,
     InputFile,
     PairReport,
     Report,
     Settings,
     StageReport,
-    Status,
     StepCorrection,
     StepPair,
     StepReport,
     ToolTag,
-    WorstSequence,
-    WorstTokenReport,
 )
+from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
+from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.dumps.fault_log import FaultLog
-from rollout_audit.errors import UsageError
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
 from rollout_audit.statistics.stages import STAGES, correction_stages
 
-if TYPE_CHECKING:
-    from rollout_audit.audit.analyze import Audit
+__all__ = ["assemble"]
 
-__all__ = ["assemble", "timestamp"]
-
-WORST_LISTED = 20
-STEPS_NAMED = 6
 IDENTICAL_FROM = 100
 LIBRARIES = ("numpy", "pyarrow", "safetensors", "torch")
 
@@ -64,20 +54,6 @@ Stages = Mapping[str, Metrics]
 def assemble(audit: Audit, state: PassState, log: FaultLog, created: str) -> Report:
     """Every figure of the report, pooled and per step."""
     return _Assembly(audit, state, log, created).report()
-
-
-def timestamp() -> str:
-    """Now, or SOURCE_DATE_EPOCH, in UTC.
-
-    Raises:
-        UsageError: SOURCE_DATE_EPOCH is no integer.
-    """
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    try:
-        moment = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"SOURCE_DATE_EPOCH={epoch!r}: expected seconds since 1970 as an integer") from None
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
@@ -91,7 +67,7 @@ class _Assembly:
         verdicts = health.judge(self._figures(self.audit.options.reference, self.native, self.stages))
         overall = self.native[self.audit.primary]
         steps = [self._step_report(step) for step in self.steps]
-        status = _status(verdicts, steps)
+        status = report_status(verdicts, steps)
         report = Report(
             tool=ToolTag(version=version("rollout-audit"), libraries={name: version(name) for name in LIBRARIES}),
             created=self.created,
@@ -99,7 +75,7 @@ class _Assembly:
             settings=self._settings(),
             counts=self._counts(),
             status=status,
-            headline=_headline(verdicts, overall, steps),
+            headline=headline(verdicts, overall, steps),
             health=verdicts,
             findings=self._findings(),
             dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.log.dropped)],
@@ -108,8 +84,8 @@ class _Assembly:
             pairs=[_pair_report(pair, self.native[pair]) for pair in self.audit.pairs],
             steps=steps,
             corrections=[self._correction_report(p) for p in self.audit.options.presets],
-            worst_tokens=self._worst_tokens(),
-            worst_sequences=self._worst_sequences(),
+            worst_tokens=worst_tokens(self.state.pairs[self.audit.primary.name].worst.tokens, self.places),
+            worst_sequences=worst_sequences(self.pooled[self.audit.primary].rows, self.places),
             notes=self._notes(),
         )
         report._pictures = self._pictures()
@@ -225,8 +201,8 @@ class _Assembly:
             mean_tokens=tokens / len(rows["step"]) if len(rows["step"]) else None,
             policy_age=_mean_of(rows, "policy_age"),
             reward_mean=_mean_of(rows, "reward"),
-            status=_step_status(verdicts),
-            past_limit=_past_limit(verdicts),
+            status=step_status(verdicts),
+            past_limit=past_limit(verdicts),
             metrics=dict(native[primary]),
             reasons=dict(native[primary].reasons),
             pairs={
@@ -254,62 +230,9 @@ class _Assembly:
             status=health.mark(self._figures(preset.name, self.native, self.stages)),
         )
 
-    def _worst_tokens(self) -> list[WorstTokenReport]:
-        uids = self._uid_of
-        return [
-            WorstTokenReport(
-                file=self.audit.dump.files[t.file].name,
-                row=t.row,
-                position=t.position,
-                uid=uids[t.file, t.row],
-                step=self._step_of[t.file, t.row],
-                training_log_prob=t.training_log_prob,
-                rollout_log_prob=t.rollout_log_prob,
-                log_ratio=t.training_log_prob - t.rollout_log_prob,
-            )
-            for t in self.state.pairs[self.audit.primary.name].worst.tokens[:WORST_LISTED]
-        ]
-
-    def _worst_sequences(self) -> list[WorstSequence]:
-        """By mean k3, in which errors cannot cancel; ties by place."""
-        rows = self.pooled[self.audit.primary].rows
-        k3_mean = rows["sum_k3"] / rows["valid_tokens"]
-        order = np.argsort(-k3_mean, kind="stable")[:WORST_LISTED]
-        return [self._worst_sequence(rows, int(i), float(k3_mean[i])) for i in order if k3_mean[i] > 0]
-
-    def _worst_sequence(self, rows: Mapping[str, Array], i: int, k3_mean: float) -> WorstSequence:
-        place = int(rows["file"][i]), int(rows["row"][i])
-        return WorstSequence(
-            file=self.audit.dump.files[place[0]].name,
-            row=place[1],
-            uid=self._uid_of[place],
-            step=int(rows["step"][i]),
-            valid_tokens=int(rows["valid_tokens"][i]),
-            log_ratio_mean=float(rows["sum_d"][i] / rows["valid_tokens"][i]),
-            log_ratio_sum=float(rows["sum_d"][i]),
-            k3_mean=k3_mean if math.isfinite(k3_mean) else None,
-            log_ratio_max_abs=float(max(abs(rows["min_d"][i]), abs(rows["max_d"][i]))),
-        )
-
     @cached_property
-    def _uids(self) -> list[str]:
-        places = zip(self.common["file"].astype(int), self.common["row"].astype(int), strict=True)
-        names = iter(places)
-        uids: list[str] = []
-        for part, columns in zip(self.state.uids, self.state.common.parts, strict=True):
-            numbered = [next(names) for _ in range(len(columns["step"]))]
-            uids += part if part is not None else [self.audit.dump.row_name(f, r) for f, r in numbered]
-        return uids
-
-    @cached_property
-    def _uid_of(self) -> Mapping[tuple[int, int], str]:
-        places = zip(self.common["file"].astype(int), self.common["row"].astype(int), strict=True)
-        return dict(zip(((int(f), int(r)) for f, r in places), self._uids, strict=True))
-
-    @cached_property
-    def _step_of(self) -> Mapping[tuple[int, int], int]:
-        columns = (self.common[name].astype(int).tolist() for name in ("file", "row", "step"))
-        return {(file, row): step for file, row, step in zip(*columns, strict=True)}
+    def places(self) -> Places:
+        return Places(self.audit.dump, self.common, self.state.uids, [len(p["step"]) for p in self.state.common.parts])
 
     def _notes(self) -> list[str]:
         primary = self.audit.primary
@@ -342,46 +265,7 @@ class _Assembly:
             name: rows[name].astype(int).tolist() for name in ("row", "step", "tokens", "valid_tokens")
         }
         statistics = {n: column for n, column in rows.items() if n not in (*integers, "file")}
-        return {"uid": self._uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
-
-
-def _step_status(verdicts: Sequence[HealthVerdict]) -> Status:
-    measured: list[Status] = [v.status for v in verdicts if v.status != "unmeasured"]
-    return health.worst_status(measured) if measured else "unmeasured"
-
-
-def _status(verdicts: Sequence[HealthVerdict], steps: Sequence[StepReport]) -> Status:
-    """The worst pooled verdict; a step past a limit that pooling hides weighs as a warning."""
-    pooled = health.worst_status([v.status for v in verdicts])
-    hidden = pooled in ("ok", "unmeasured") and any(step.past_limit for step in steps)
-    return "warn" if hidden else pooled
-
-
-def _headline(verdicts: Sequence[HealthVerdict], overall: Metrics, steps: Sequence[StepReport]) -> str:
-    broken = _past_limit(verdicts)
-    by_step = "" if len(steps) < 2 else _broken_in(steps, broken)
-    k3, ratio = overall["kl_k3"], overall["ppl_ratio"]
-    size = f" (k3 {k3:.2g}, ppl ratio {ratio:.4g})" if k3 is not None and ratio is not None else ""
-    if broken:
-        return f"{', '.join(broken)} past the limit{size}{'; ' + by_step if by_step else ''}."
-    if by_step:
-        return f"Pooled over all steps the policies agree within all limits{size}, but {by_step}."
-    return f"The two policies agree within all health limits{size}."
-
-
-def _broken_in(steps: Sequence[StepReport], already_said: Sequence[str]) -> str:
-    """The steps that break a rule which the pooled figures keep: pooling hides them."""
-    found = [step for step in steps if set(step.past_limit) - set(already_said)]
-    if not found:
-        return ""
-    metrics = dict.fromkeys(m for step in found for m in step.past_limit if m not in already_said)
-    numbers = ", ".join(str(step.step) for step in found[:STEPS_NAMED])
-    more = f" and {len(found) - STEPS_NAMED} more" if len(found) > STEPS_NAMED else ""
-    return f"{', '.join(metrics)} past the limit in step{'' if len(found) == 1 else 's'} {numbers}{more}"
-
-
-def _past_limit(verdicts: Sequence[HealthVerdict]) -> list[str]:
-    return list(dict.fromkeys(v.metric for v in verdicts if v.status in ("critical", "warn")))
+        return {"uid": self.places.uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
 
 
 def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:

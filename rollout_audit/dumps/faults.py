@@ -68,7 +68,7 @@ _MINUS_ONES = 3
 """A run of so many: two tokens that both happen to be −1 are real."""
 _MIN_CONSTANT = 4
 """valid tokens of a row that is 0.0 throughout"""
-_CONSTANT_OTHER = (-0.1, -0.05)
+_CONSTANT_OTHER = (-0.4, -0.1)
 """What some token and the mean of the other side must be below: tokens that are all but certain are 0.0 too."""
 _LONE_GAPS = (5.0, 20.0)
 """A lone −1 is at odds with the other side between these; past 20 the pair is an extreme ratio of its own."""

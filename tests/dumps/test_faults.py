@@ -146,7 +146,7 @@ CASES: list[tuple[str, dict[str, Any], tuple[str, str, int, int | None, int], st
         "the engine writes 0 for every token",
         {
             "rollout_log_probs": [R[0], [], [0.0, 0.0, 0.0, 0.0]],
-            "old_log_probs": [R[0], [], [-0.01, -0.2, -0.02, -0.01]],
+            "old_log_probs": [R[0], [], [-0.01, -0.6, -0.02, -0.01]],
         },
         ("constant_rollout", "error", 2, None, 1),
         "rollout log-prob is 0.0 over the whole response while old_log_probs is not",

@@ -1,0 +1,132 @@
+"""What to audit and how: the options, the pairs that are compared, what the pass must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
+from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, run_pass
+from rollout_audit.corrections.model import Correction, Mode
+from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
+from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.threads import default_workers
+from rollout_audit.errors import UsageError
+from rollout_audit.statistics.native import NATIVE_CUTS
+from rollout_audit.statistics.plan import PairPlan
+from rollout_audit.statistics.scope import Evidence
+
+__all__ = ["Audit", "Device", "Options", "choose_device"]
+
+SAMPLED_TOKENS = 200_000
+"""The sample for pictures holds at least so many tokens, or all"""
+DISPLAY_CUTS: tuple[float, ...] = (-20.0, 20.0)
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to audit. Figures depend on none of `workers`, `device`; on `chunk_tokens` only in the last digits."""
+
+    mode: Mode | None = None
+    presets: tuple[Preset, ...] = tuple(PRESETS.values())
+    reference: str = REFERENCE_PRESET
+    on_fault: Literal["stop", "drop"] = "stop"
+    steps: tuple[int | None, int | None] | None = None
+    limit: int | None = None
+    workers: int | None = None
+    device: Device = "auto"
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+
+    @property
+    def corrections(self) -> Mapping[str, Correction]:
+        return {p.name: p.correction for p in self.presets}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A dump and how to audit it: what will be compared, and what the pass must keep."""
+
+    dump: Dump
+    options: Options
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        return pairs_in(self.dump)
+
+    @cached_property
+    def mode(self) -> Mode:
+        return primary_mode(self.options.mode, self.pairs)
+
+    @cached_property
+    def primary(self) -> Pair:
+        return pair_for(self.mode, self.pairs)
+
+    def pair_of(self, correction: Correction) -> Pair:
+        return pair_for(correction.mode, self.pairs)
+
+    @cached_property
+    def plans(self) -> Mapping[Pair, PairPlan]:
+        cuts, keep = (*NATIVE_CUTS, *DISPLAY_CUTS), keeps_values(self.dump)
+        return {pair: PairPlan(self._corrections_on(pair), cuts, keep) for pair in self.pairs}
+
+    def _corrections_on(self, pair: Pair) -> Mapping[str, Correction]:
+        return {n: c for n, c in self.options.corrections.items() if self.pair_of(c) == pair}
+
+    @cached_property
+    def sample_stride(self) -> int:
+        return max(1, self.dump.total_values // SAMPLED_TOKENS)
+
+    def run(self, log: FaultLog, on_progress: Callable[[int], None] | None = None) -> PassState:
+        """The one pass."""
+        options = self.options
+        chunks = self.dump.chunks(
+            fields=(
+                "old_log_probs",
+                "log_probs",
+                "advantages",
+                "reward",
+                "uid",
+                "policy_version",
+                "trainer_version",
+            ),
+            chunk_tokens=options.chunk_tokens,
+            on_fault=options.on_fault,
+            steps=options.steps,
+            limit=options.limit,
+            log=log,
+        )
+        workers = options.workers or default_workers()
+        return run_pass(chunks, self._pass_plan(), workers, on_progress)
+
+    def _pass_plan(self) -> PassPlan:
+        first, starts = 0, []
+        for info in self.dump.infos:
+            starts.append(first)
+            first += info.rows
+        device = choose_device(self.options.device)
+        return PassPlan(self.plans, self.primary, self.sample_stride, starts, device)
+
+    def evidence(self, state: PassState) -> Mapping[Pair, Evidence]:
+        common = state.common.columns()
+        return {pair: Evidence(state.pairs[pair.name], self.plans[pair], common) for pair in self.pairs}
+
+
+def choose_device(name: Device) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        UsageError: it is not there, or has no float64.
+    """
+    if name == "mps":
+        raise UsageError("--device mps: Apple's GPU has no float64, which every sum here needs; use --device cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch sees no CUDA device; use --device cpu or auto")
+    wanted = name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(wanted)

@@ -26,12 +26,16 @@ __all__ = [
     "chunk_state",
     "keeps_values",
     "one_torch_thread",
+    "pays_to_compile",
     "run_pass",
 ]
 
 
 EXACT_QUANTILES_UP_TO = 1 << 20
 """Tokens of a dump, masked ones included, up to which quantiles are exact; beyond it they are read off the cells"""
+
+
+COMPILE_FROM = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,11 @@ def one_torch_thread() -> Iterator[None]:
 def keeps_values(dump: Dump) -> bool:
     """Whether a dump is small enough to keep every log-ratio: told by its metadata, whatever the chunking."""
     return dump.total_values <= EXACT_QUANTILES_UP_TO
+
+
+def pays_to_compile(dump: Dump) -> bool:
+    """Loading the compiled loops costs a second, compiling them once some twenty: a small dump is done before that."""
+    return dump.total_values > COMPILE_FROM
 
 
 def chunk_state(chunk: Chunk, plan: PassPlan) -> PassState:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
-from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, run_pass
+from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
 from rollout_audit.corrections.model import Correction, Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
@@ -73,8 +73,9 @@ class Audit:
 
     @cached_property
     def plans(self) -> Mapping[Pair, PairPlan]:
-        cuts, keep = (*NATIVE_CUTS, *DISPLAY_CUTS), keeps_values(self.dump)
-        return {pair: PairPlan(self._corrections_on(pair), cuts, keep) for pair in self.pairs}
+        cuts = (*NATIVE_CUTS, *DISPLAY_CUTS)
+        keep, compiled = keeps_values(self.dump), pays_to_compile(self.dump)
+        return {pair: PairPlan(self._corrections_on(pair), cuts, keep, compiled) for pair in self.pairs}
 
     def _corrections_on(self, pair: Pair) -> Mapping[str, Correction]:
         return {n: c for n, c in self.options.corrections.items() if self.pair_of(c) == pair}

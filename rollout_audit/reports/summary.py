@@ -78,7 +78,8 @@ def _left_out(report: Report) -> str:
 def _health(report: Report) -> Iterator[Block]:
     broken = [verdict for verdict in report.health if verdict.status != "ok"]
     if not broken:
-        yield Note(f"All {len(report.health)} health rules hold for the mismatch and {report.settings.reference}.")
+        pooled = "Pooled, all" if len(report.steps) > 1 else "All"
+        yield Note(f"{pooled} {len(report.health)} health rules hold for the mismatch and {report.settings.reference}.")
         return
     columns = (
         Column("status", "status", "status"),

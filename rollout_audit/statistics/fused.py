@@ -100,7 +100,7 @@ def row_pass(
     """Read every token of a chunk once.
 
     Args:
-        training: [tokens] log π, float32 or float64; `rollout` likewise log μ.
+        training: [tokens] log π, `rollout` log μ; narrower types are widened exactly, so that one compiled loop serves.
         mask: [tokens]; what lies under a 0 is never read.
         offsets: [rows + 1].
         grid: the cells.
@@ -116,7 +116,7 @@ def row_pass(
     log_ratio, cell, u = np.empty(tokens), np.empty(tokens, dtype=np.int32), np.empty(tokens)
     worst_at, worst_abs = np.full(keep_worst, -1), np.zeros(keep_worst)
     _kernels().rows(
-        training, rollout, mask, offsets, *tables, np.asarray(clamps), intervals,
+        _wide(training), _wide(rollout), mask, offsets, *tables, np.asarray(clamps), intervals,
         sums, clamped, counted, log_ratio, cell, u, worst_at, worst_abs,
     )  # fmt: skip
     columns = {name: np.ascontiguousarray(sums[:, i]) for i, name in enumerate(SUMS)}
@@ -124,6 +124,10 @@ def row_pass(
         columns |= {f"{name}@{clamp:g}": clamped[:, j, i].copy() for i, name in enumerate(CLAMPED_SUMS)}
     columns |= {f"kept_{i}": counted[:, i].copy() for i in range(len(intervals))}
     return RowPass(columns, log_ratio, cell, u, worst_at[worst_at >= 0])
+
+
+def _wide(values: NDArray[Any]) -> Floats:
+    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 def bin_tokens(found: RowPass, row_order: Ints, row_ends: Ints, group_ends: Ints, cells: int) -> BinnedTokens:

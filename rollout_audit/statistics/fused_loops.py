@@ -24,15 +24,12 @@ def writable(element, dimensions=1):
 
 
 F8, I8, I4 = types.float64, types.int64, types.int32
-ROWS = [
-    types.void(
-        read_only(stored), read_only(stored), read_only(types.boolean), read_only(I8),
-        read_only(F8), read_only(F8), read_only(F8), read_only(F8), read_only(I8), read_only(F8), read_only(F8, 2),
-        writable(F8, 2), writable(F8, 3), writable(F8, 2), writable(F8), writable(I4), writable(F8),
-        writable(I8), writable(F8),
-    )
-    for stored in (types.float32, types.float64)
-]  # fmt: skip
+ROWS = types.void(
+    read_only(F8), read_only(F8), read_only(types.boolean), read_only(I8),
+    read_only(F8), read_only(F8), read_only(F8), read_only(F8), read_only(I8), read_only(F8), read_only(F8, 2),
+    writable(F8, 2), writable(F8, 3), writable(F8, 2), writable(F8), writable(I4), writable(F8),
+    writable(I8), writable(F8),
+)  # fmt: skip
 BINS = types.void(
     read_only(I4), read_only(F8), read_only(I8), read_only(I8), read_only(I8), I8,
     writable(I8), writable(I8), writable(F8), writable(F8), writable(I8),

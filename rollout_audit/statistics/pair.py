@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -96,8 +95,8 @@ def pair_state(packed: Packed, training: str, rollout: str, plan: PairPlan) -> P
         training: column of the training policy π; `rollout` of the policy μ it is held against.
         plan: what the named corrections need.
     """
-    on_host = packed.device.type == "cpu" and fused.is_available()
-    evidence = _by_loops if on_host and plan.fits_loops else _by_tensors
+    loops = plan.compile and plan.fits_loops and packed.device.type == "cpu" and fused.is_available()
+    evidence = _by_loops if loops else _by_tensors
     return evidence(packed, training, rollout, plan)
 
 
@@ -122,7 +121,7 @@ def _by_tensors(packed: Packed, training: str, rollout: str, plan: PairPlan) -> 
 
 def _by_loops(packed: Packed, training: str, rollout: str, plan: PairPlan) -> PairState:
     chunk = packed.chunk
-    pi, mu = _same_type(getattr(chunk, training), getattr(chunk, rollout))
+    pi, mu = getattr(chunk, training), getattr(chunk, rollout)
     found = fused.row_pass(
         pi, mu, chunk.response_mask, chunk.offsets, plan.grid, plan.clamps, plan.counted_intervals, KEPT
     )
@@ -138,13 +137,6 @@ def _by_loops(packed: Packed, training: str, rollout: str, plan: PairPlan) -> Pa
         values=values,
         worst=worst_of(chunk, training, rollout, found.worst),
     )
-
-
-def _same_type(pi: NDArray[Any], mu: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The loops know two float32 or two float64 columns; everything else is widened exactly."""
-    if pi.dtype == mu.dtype == np.float32:
-        return pi, mu
-    return np.ascontiguousarray(pi, dtype=np.float64), np.ascontiguousarray(mu, dtype=np.float64)
 
 
 def _binned(found: fused.RowPass, lengths: Ints, steps: Ints, row_class: Ints, plan: PairPlan) -> CellTable:

@@ -43,6 +43,8 @@ class PairPlan:
     extra_cuts: tuple[float, ...] = ()
     keep_values: bool = True
     """whether the log-ratios themselves are kept, for exact quantiles"""
+    compile: bool = False
+    """whether the pass is long enough for compiled loops to pay"""
 
     @cached_property
     def filters(self) -> tuple[Rules, ...]:

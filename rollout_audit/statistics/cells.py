@@ -21,6 +21,10 @@ from rollout_audit.statistics.population import Population
 __all__ = ["CellTable", "Cells", "cell_table"]
 
 
+DENSE_CELLS = 1 << 22
+"""Cells that one dense table may hold: groups beyond it are binned after one another"""
+
+
 @dataclass(frozen=True)
 class Cells:
     """Occupied cells in ascending order. Sums are relative to the ratio ρ₀ at the cell's midpoint.
@@ -102,14 +106,27 @@ def cell_table(log_ratio: Tensor, step: Tensor, token_class: Tensor, grid: CellG
         return CellTable()
     keys, group = _groups(step, token_class)
     cell = grid.cell_of(log_ratio)
-    middle = torch.from_numpy(grid.midpoints).to(log_ratio.device)
-    u = (log_ratio - middle[cell]).expm1()
-    flat = group * grid.cells + cell
-    size = len(keys) * grid.cells
+    u = (log_ratio - torch.from_numpy(grid.midpoints).to(log_ratio.device)[cell]).expm1()
+    at_once = max(1, DENSE_CELLS // grid.cells)
+    if len(keys) <= at_once:
+        return CellTable(_binned(keys, group, cell, u, grid.cells))
+    table = CellTable()
+    for start in range(0, len(keys), at_once):
+        some = (group >= start) & (group < start + at_once)
+        part = _binned(keys[start : start + at_once], group[some] - start, cell[some], u[some], grid.cells)
+        table.parts.update(part)
+    return table
+
+
+def _binned(
+    keys: Sequence[tuple[int, int]], group: Tensor, cell: Tensor, u: Tensor, cells: int
+) -> dict[tuple[int, int], Cells]:
+    """Dense tables of these groups, of which the occupied cells are kept."""
+    flat, size = group * cells + cell, len(keys) * cells
     counts = torch.bincount(flat, minlength=size)
     sums = [_weighted_count(flat, weights, size) for weights in (u, u.square())]
-    tables = [x.reshape(len(keys), grid.cells).cpu().numpy() for x in (counts, *sums)]
-    return CellTable({key: _occupied(*(t[i] for t in tables)) for i, key in enumerate(keys)})
+    tables = [x.reshape(len(keys), cells).cpu().numpy() for x in (counts, *sums)]
+    return {key: _occupied(*(t[i] for t in tables)) for i, key in enumerate(keys)}
 
 
 def _groups(step: Tensor, token_class: Tensor) -> tuple[list[tuple[int, int]], Tensor]:

@@ -95,14 +95,14 @@ def pair_state(packed: Packed, training: str, rollout: str, plan: PairPlan) -> P
         training: column of the training policy π; `rollout` of the policy μ it is held against.
         plan: what the named corrections need.
     """
-    loops = plan.compile and plan.fits_loops and packed.device.type == "cpu" and fused.is_available()
+    loops = plan.compiled and plan.fits_loops and packed.device.type == "cpu" and fused.is_available()
     evidence = _by_loops if loops else _by_tensors
     return evidence(packed, training, rollout, plan)
 
 
 def _by_tensors(packed: Packed, training: str, rollout: str, plan: PairPlan) -> PairState:
     tokens = packed.tokens(training, rollout)
-    steps = torch.from_numpy(packed.chunk.steps).to(packed.device)
+    steps = torch.from_numpy(packed.chunk.steps.astype(np.int64)).to(packed.device)
     rows = row_columns(tokens, plan.clamps)
     token_class = _token_class(tokens, rows, plan.filters)
     for i, rules in enumerate(plan.counters):

@@ -43,7 +43,7 @@ class PairPlan:
     extra_cuts: tuple[float, ...] = ()
     keep_values: bool = True
     """whether the log-ratios themselves are kept, for exact quantiles"""
-    compile: bool = False
+    compiled: bool = False
     """whether the pass is long enough for compiled loops to pay"""
 
     @cached_property

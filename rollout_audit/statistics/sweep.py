@@ -1,0 +1,365 @@
+"""Thousands of thresholds from one pass.
+
+Bounds on weights that grow along a grid are read off prefix sums over the population; rules whose kept sets grow with
+their threshold (|k1| ≤ log T, k2 ≤ T, k3 ≤ T, the veto) are read off the rows sorted by their statistic. Each point
+equals `correction_stages` of the same correction, up to rounding; token thresholds must be cuts of the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rollout_audit.corrections.cuts import token_interval, weight_interval
+from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.statistics.population import Population
+from rollout_audit.statistics.rows import row_statistic
+from rollout_audit.statistics.scope import Scope
+
+__all__ = ["COLUMNS", "Sweep", "nested_rule", "sweep_joint", "sweep_rules", "sweep_weights"]
+
+Array = NDArray[np.float64]
+
+COLUMNS = (
+    *("ess", "ess_seq", "weight_mean", "weight_std", "weight_max"),
+    *("capped_fraction", "zeroed_fraction", "mass_lost"),
+    *("masked_fraction", "seq_masked_fraction", "seq_touched_fraction", "kept_reward_mean"),
+    *("gradient_scale_kept", "gradient_scale_original"),
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Corrections and their figures, point by point; NaN where a figure has no value."""
+
+    corrections: tuple[Correction, ...]
+    figures: dict[str, Array]
+    """name of COLUMNS → [points]"""
+
+    @classmethod
+    def of(cls, corrections: Sequence[Correction], **figures: Array | float) -> Sweep:
+        size = len(corrections)
+        filled = {
+            name: np.broadcast_to(np.asarray(figures.get(name, np.nan), dtype=np.float64), size) for name in COLUMNS
+        }
+        return cls(tuple(corrections), {name: np.array(column) for name, column in filled.items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sweep]) -> Sweep:
+        return cls(
+            tuple(c for part in parts for c in part.corrections),
+            {name: np.concatenate([part.figures[name] for part in parts]) for name in COLUMNS},
+        )
+
+
+def nested_rule(
+    statistic: Statistic, aggregation: Aggregation, threshold: float, clamp: float | None = SAFETY_CLAMP
+) -> Rule:
+    """The rule of a family that grows with its threshold; for k1 the band [1/threshold, threshold] of the ratio."""
+    if statistic is Statistic.K1:
+        return Rule(statistic, aggregation, -math.log(threshold), math.log(threshold), clamp)
+    return Rule(statistic, aggregation, None, threshold, clamp)
+
+
+def sweep_weights(scope: Scope, weights: Sequence[Weight]) -> Sweep:
+    """Weights of one level and clamp under many bounds, nothing rejected."""
+    population = _Prefix.of(_tokens_at(scope, weights[0].level), weights[0].clamp)
+    bounded = population.bounded(weights)
+    exact = (
+        bounded
+        if weights[0].level is not Level.TOKEN
+        else _Prefix.of(scope.token_values(), weights[0].clamp).bounded(weights)
+    )
+    per_sequence = _sequences_at(scope, weights[0].level)
+    ess_seq = np.nan if per_sequence is None else _Prefix.of(per_sequence, weights[0].clamp).bounded(weights).ess
+    return Sweep.of(
+        [Correction(weight) for weight in weights],
+        ess=bounded.ess,
+        ess_seq=ess_seq,
+        weight_mean=bounded.mean,
+        weight_std=bounded.std,
+        weight_max=exact.greatest,
+        capped_fraction=bounded.above / population.size,
+        zeroed_fraction=bounded.zeros / population.size,
+        mass_lost=bounded.mass_lost,
+        masked_fraction=0.0,
+        seq_masked_fraction=0.0,
+        seq_touched_fraction=0.0,
+        kept_reward_mean=_mean_reward(scope),
+        gradient_scale_kept=bounded.mean,
+        gradient_scale_original=bounded.mean,
+    )
+
+
+def sweep_rules(scope: Scope, rules: Sequence[Rule]) -> Sweep:
+    """One nested family of rules under many thresholds, weights all 1."""
+    by_row = rules[0].aggregation.per_row
+    kept = _sequence_rules(scope, rules) if by_row else _token_rules(scope, rules)
+    some = kept.tokens > 0
+    return Sweep.of(
+        [Correction(rules=(rule,)) for rule in rules],
+        ess=np.where(some, 1.0, np.nan),
+        weight_mean=np.where(some, 1.0, np.nan),
+        weight_std=np.where(kept.tokens > 1, 0.0, np.nan),
+        weight_max=np.where(some, 1.0, np.nan),
+        capped_fraction=0.0,
+        zeroed_fraction=0.0,
+        mass_lost=0.0,
+        gradient_scale_kept=np.where(some, 1.0, np.nan),
+        gradient_scale_original=kept.tokens / scope.tokens,
+        **kept.fractions(scope),
+    )
+
+
+def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
+    """A sequence or geometric weight under one nested family of sequence rules."""
+    prefix = _Prefix.of(Population.of_values(_row_log_ratio(scope, weight.level)), weight.clamp)
+    order = np.argsort(_row_log_ratio(scope, weight.level), kind="stable")
+    w = np.empty(scope.sequences)
+    w[order] = prefix.weights(weight)
+    n = scope.rows["valid_tokens"]
+    kept = _sequence_rules(scope, rules)
+    sums = {name: kept.along(values) for name, values in {"w": n * w, "w2": n * w * w, "s": w, "s2": w * w}.items()}
+    every = sweep_weights(scope, [weight]).figures
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = sums["w"] / kept.tokens
+        variance = np.maximum(sums["w2"] / kept.tokens - mean**2, 0.0)
+        return Sweep.of(
+            [Correction(weight, (rule,)) for rule in rules],
+            ess=sums["w"] ** 2 / (kept.tokens * sums["w2"]),
+            ess_seq=sums["s"] ** 2 / (kept.rows * sums["s2"]),
+            weight_mean=mean,
+            weight_std=np.sqrt(np.where(kept.tokens > 1, variance, np.nan)),
+            weight_max=kept.greatest(w),
+            capped_fraction=every["capped_fraction"][0],
+            zeroed_fraction=every["zeroed_fraction"][0],
+            mass_lost=every["mass_lost"][0],
+            gradient_scale_kept=mean,
+            gradient_scale_original=sums["w"] / scope.tokens,
+            **kept.fractions(scope),
+        )
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    mean: Array
+    std: Array
+    ess: Array
+    greatest: Array
+    above: Array
+    zeros: Array
+    mass_lost: Array
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """Prefix sums over the atoms of a population, d clamped first: entry k is the sum over the first k atoms."""
+
+    edges: Array
+    values: Array
+    counts: Array
+    excess: Array
+    square: Array
+    """Σ(ρ − 1)²"""
+    mass: Array
+    """Σρ, unclamped"""
+    clamp: float | None
+
+    @classmethod
+    def of(cls, population: Population, clamp: float | None) -> _Prefix:
+        values = population.values if clamp is None else np.clip(population.values, -clamp, clamp)
+        inside = np.ones(len(values), dtype=bool) if clamp is None else _within(population.edges, clamp)
+        own = population.excess / population.counts
+        excess = np.where(inside, population.excess, population.counts * np.expm1(values))
+        square = np.where(
+            inside, population.spread + population.excess * own, population.counts * np.expm1(values) ** 2
+        )
+        return cls(
+            edges=population.edges,
+            values=values,
+            counts=_running(population.counts.astype(np.float64)),
+            excess=_running(excess),
+            square=_running(square),
+            mass=_running(population.ratio),
+            clamp=clamp,
+        )
+
+    @property
+    def size(self) -> float:
+        return float(self.counts[-1])
+
+    def weights(self, weight: Weight) -> Array:
+        """[atoms] the weight of each atom, in ascending order of the log-ratio."""
+        start, stop = self._span([weight])
+        w = np.exp(self.values)
+        below, above = _constants(weight)
+        w[: start[0]], w[stop[0] :] = below, above
+        return w
+
+    def bounded(self, weights: Sequence[Weight]) -> _Bounded:
+        start, stop = self._span(weights)
+        below, above = np.array([_constants(weight) for weight in weights]).T
+        n_below, n_above = self.counts[start], self.size - self.counts[stop]
+        below, above = np.where(n_below, below, 0.0), np.where(n_above, above, 0.0)
+        excess = self.excess[stop] - self.excess[start] + n_below * (below - 1.0) + n_above * (above - 1.0)
+        square = self.square[stop] - self.square[start] + n_below * (below - 1.0) ** 2 + n_above * (above - 1.0) ** 2
+        mean, variance = 1.0 + excess / self.size, np.maximum(square / self.size - (excess / self.size) ** 2, 0.0)
+        mask = np.array([weight.bound is Bound.MASK for weight in weights])
+        zeros = np.where(mask, n_below + n_above, 0.0)
+        lost = np.maximum(self.mass[-1] - self.mass[stop] - n_above * above, 0.0) + np.where(
+            mask, self.mass[start], 0.0
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return _Bounded(
+                mean=mean,
+                std=np.sqrt(variance) if self.size > 1 else np.full(len(mean), np.nan),
+                ess=np.where(zeros == self.size, 0.0, mean**2 / (mean**2 + variance)),
+                greatest=self._greatest(start, stop, n_below, n_above, below, above),
+                above=n_above,
+                zeros=zeros,
+                mass_lost=lost / self.mass[-1],
+            )
+
+    def _span(self, weights: Sequence[Weight]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The atoms that each weight's bounds leave alone."""
+        lower, upper = np.array([weight_interval(weight) for weight in weights]).T
+        start = np.searchsorted(self.edges, lower, side="left")
+        return start, np.maximum(start, np.searchsorted(self.edges, upper, side="right"))
+
+    def _greatest(
+        self,
+        start: NDArray[np.int64],
+        stop: NDArray[np.int64],
+        n_below: Array,
+        n_above: Array,
+        below: Array,
+        above: Array,
+    ) -> Array:
+        inside = np.where(stop > start, np.exp(self.values[np.maximum(stop - 1, 0)]), -np.inf)
+        ends = np.maximum(np.where(n_below, below, -np.inf), np.where(n_above, above, -np.inf))
+        return np.maximum(inside, ends)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What each threshold of a nested family keeps: rows in the order in which they come in."""
+
+    tokens: Array
+    """[points] kept tokens"""
+    order: NDArray[np.int64]
+    """[rows] those that come in first, first"""
+    stops: NDArray[np.int64]
+    """[points] how many of them are in"""
+    touched: Array
+    """[points] rows with a token that is not kept"""
+
+    @property
+    def rows(self) -> Array:
+        return self.stops.astype(np.float64)
+
+    def along(self, values: Array) -> Array:
+        """[points] sum over the rows that are in."""
+        return _running(values[self.order])[self.stops]
+
+    def greatest(self, values: Array) -> Array:
+        """[points] maximum over the rows that are in; NaN where none is."""
+        most: Array = np.concatenate([[np.nan], np.maximum.accumulate(values[self.order])])[self.stops]
+        return most
+
+    def fractions(self, scope: Scope) -> dict[str, Array]:
+        reward = scope.rows.get("reward", np.full(scope.sequences, np.nan))
+        recorded = ~np.isnan(reward)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = self.along(np.where(recorded, reward, 0.0)) / self.along(recorded.astype(np.float64))
+        return {
+            "masked_fraction": 1.0 - self.tokens / scope.tokens,
+            "seq_masked_fraction": 1.0 - self.rows / scope.sequences,
+            "seq_touched_fraction": self.touched / scope.sequences,
+            "kept_reward_mean": mean,
+        }
+
+
+def _sequence_rules(scope: Scope, rules: Sequence[Rule]) -> _Kept:
+    statistic = _magnitude(rules[0], _statistic(scope, rules[0]))
+    order = np.argsort(statistic, kind="stable")
+    stops = np.searchsorted(statistic[order], [_threshold(rule) for rule in rules], side="right")
+    kept = _Kept(np.empty(0), order, stops, scope.sequences - stops.astype(np.float64))
+    return _Kept(kept.along(scope.rows["valid_tokens"]), order, stops, kept.touched)
+
+
+def _token_rules(scope: Scope, rules: Sequence[Rule]) -> _Kept:
+    """Rows come in with their least token; they are touched until their greatest is in."""
+    least = _extreme(scope, rules[0], Aggregation.SEQ_MIN)
+    greatest = np.sort(_extreme(scope, rules[0], Aggregation.SEQ_MAX))
+    order = np.argsort(least, kind="stable")
+    thresholds = [_threshold(rule) for rule in rules]
+    cells = scope.token_cells()
+    tokens = np.array([cells.between(*token_interval(rule)).size for rule in rules], dtype=np.float64)
+    stops = np.searchsorted(least[order], thresholds, side="right")
+    whole = np.searchsorted(greatest, thresholds, side="right")
+    return _Kept(tokens, order, stops, scope.sequences - whole.astype(np.float64))
+
+
+def _extreme(scope: Scope, rule: Rule, which: Aggregation) -> Array:
+    """[rows] least or greatest value of the nested statistic, which for k1 is |d|."""
+    statistic = Statistic.ABS_LOG_RATIO if rule.statistic is Statistic.K1 else rule.statistic
+    return _statistic(scope, Rule(statistic, which, None, 1.0, rule.clamp))
+
+
+def _statistic(scope: Scope, rule: Rule) -> Array:
+    columns = scope.remember("tensors", lambda: {n: torch.from_numpy(c) for n, c in scope.rows.items()})
+    values: Array = row_statistic(rule, columns).numpy()
+    return values
+
+
+def _magnitude(rule: Rule, statistic: Array) -> Array:
+    return np.abs(statistic) if rule.statistic is Statistic.K1 and rule.lower is not None else statistic
+
+
+def _threshold(rule: Rule) -> float:
+    assert rule.upper is not None
+    return rule.upper
+
+
+def _running(values: Array) -> Array:
+    """0, then the sum of the first, of the first two, …"""
+    sums: Array = np.concatenate([[0.0], np.cumsum(values)])
+    return sums
+
+
+def _within(edges: Array, clamp: float) -> NDArray[np.bool_]:
+    """Atoms that the clamp leaves alone; one that ends at −clamp lies below it."""
+    return (edges > -clamp) & (edges <= clamp)
+
+
+def _constants(weight: Weight) -> tuple[float, float]:
+    """What a weight is below and above its bounds."""
+    if weight.bound is Bound.MASK:
+        return 0.0, 0.0
+    return weight.lower or 0.0, 0.0 if weight.upper is None else weight.upper
+
+
+def _tokens_at(scope: Scope, level: Level) -> Population:
+    if level is Level.TOKEN:
+        return scope.token_cells()
+    return Population.of_values(_row_log_ratio(scope, level), scope.rows["valid_tokens"].astype(np.int64))
+
+
+def _sequences_at(scope: Scope, level: Level) -> Population | None:
+    return None if level is Level.TOKEN else Population.of_values(_row_log_ratio(scope, level))
+
+
+def _row_log_ratio(scope: Scope, level: Level) -> Array:
+    total = scope.rows["sum_d"]
+    return total if level is Level.SEQUENCE else total / scope.rows["valid_tokens"]
+
+
+def _mean_reward(scope: Scope) -> float:
+    reward = scope.rows.get("reward", np.empty(0))
+    recorded = reward[~np.isnan(reward)]
+    return float(recorded.mean()) if len(recorded) else math.nan

@@ -1,0 +1,87 @@
+"""Each point of a sweep equals the same correction evaluated by itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.statistics.scope import Scope
+from rollout_audit.statistics.stages import correction_stages
+from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
+from tests.builders import chunks, pass_plan, scope_of, thresholds
+
+BOUNDED = {"capped_fraction", "zeroed_fraction", "mass_lost"}
+LEVELS = st.sampled_from([Level.TOKEN, Level.SEQUENCE, Level.GEOMETRIC])
+SEQUENCE_RULES = [
+    (Statistic.K1, Aggregation.SEQ_SUM),
+    (Statistic.K1, Aggregation.SEQ_MEAN),
+    *(
+        (s, a)
+        for s in (Statistic.K2, Statistic.K3)
+        for a in (Aggregation.SEQ_SUM, Aggregation.SEQ_MEAN, Aggregation.SEQ_MAX)
+    ),
+]
+TOKEN_RULES = [(statistic, Aggregation.TOKEN) for statistic in (Statistic.K1, Statistic.K2, Statistic.K3)]
+
+
+def planned(data: st.DataObject, corrections: list[Correction]) -> Scope:
+    chunk = data.draw(chunks().filter(lambda c: bool(c.response_mask.any())))
+    return scope_of([chunk], pass_plan({f"c{i}": c for i, c in enumerate(corrections)}))
+
+
+def assert_equal(sweep: Sweep, scope: Scope) -> None:
+    for i, correction in enumerate(sweep.corrections):
+        stages = correction_stages(scope, f"c{i}", correction)
+        for name in COLUMNS:
+            want = stages["bounded" if name in BOUNDED else "kept"][name]
+            got = sweep.figures[name][i]
+            if want is None:
+                assert math.isnan(got), (name, got, correction)
+            else:
+                rounding = 1e-7 * max(1.0, sweep.figures["weight_max"][i]) if name == "weight_std" else 1e-9
+                assert got == pytest.approx(want, rel=1e-8, abs=rounding), (name, correction)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), LEVELS, st.sampled_from([Bound.TRUNCATE, Bound.CLIP, Bound.MASK]))
+def test_weights(data: st.DataObject, level: Level, bound: Bound) -> None:
+    bounds = data.draw(st.lists(st.tuples(thresholds([2.0, 0.5]), thresholds([2.0, 0.5])), min_size=1, max_size=5))
+    weights = [
+        Weight(level, bound, None if bound is Bound.TRUNCATE else min(pair), max(pair)) for pair in sorted(bounds)
+    ]
+    scope = planned(data, [Correction(weight) for weight in weights])
+    assert_equal(sweep_weights(scope, weights), scope)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from([*SEQUENCE_RULES, *TOKEN_RULES]))
+def test_rules(data: st.DataObject, family: tuple[Statistic, Aggregation]) -> None:
+    values = data.draw(st.lists(st.floats(1.0001, 20.0), min_size=1, max_size=5))
+    rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
+    scope = planned(data, [Correction(rules=(rule,)) for rule in rules])
+    assert_equal(sweep_rules(scope, rules), scope)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_vetoes(data: st.DataObject) -> None:
+    values = sorted(data.draw(st.lists(st.floats(1e-6, 0.9), min_size=1, max_size=4)), reverse=True)
+    rules = [Rule(Statistic.K1, Aggregation.SEQ_MAX, upper=-math.log(value), clamp=None) for value in values]
+    scope = planned(data, [Correction(rules=(rule,)) for rule in rules])
+    assert_equal(sweep_rules(scope, rules), scope)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data(), st.sampled_from([Level.SEQUENCE, Level.GEOMETRIC]), st.sampled_from(SEQUENCE_RULES))
+def test_sequence_weights_under_sequence_rules(
+    data: st.DataObject, level: Level, family: tuple[Statistic, Aggregation]
+) -> None:
+    weight = Weight(level, Bound.TRUNCATE, upper=data.draw(thresholds([2.0])))
+    values = data.draw(st.lists(st.floats(1.0001, 20.0), min_size=1, max_size=4))
+    rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
+    scope = planned(data, [Correction(weight, (rule,)) for rule in rules])
+    assert_equal(sweep_joint(scope, weight, rules), scope)

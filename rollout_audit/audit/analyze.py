@@ -8,6 +8,7 @@ from typing import Literal
 from rollout_audit.audit.assemble import assemble
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.report import Report
+from rollout_audit.audit.sweep import default_grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.corrections.model import Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset, preset
@@ -22,6 +23,7 @@ def analyze(
     *,
     presets: Literal["all"] | Sequence[str | Preset] = "all",
     reference: str | None = None,
+    sweep: bool = True,
     mode: Literal["decoupled", "bypass"] | None = None,
     on_fault: Literal["stop", "drop"] = "stop",
     steps: tuple[int | None, int | None] | None = None,
@@ -37,6 +39,7 @@ def analyze(
         dump: what `open_dump` returned.
         presets: corrections to evaluate, by name or as data; "all" takes every preset.
         reference: the preset that health rules look at; `decoupled_token_is` by default.
+        sweep: whether to try some 2,400 thresholds as well, pooled over the dump.
         mode: which training policy the report is about; decoupled where `old_log_probs` is recorded.
         on_fault: "stop" raises at the first faulty value, "drop" leaves faulty sequences out and lists them.
         steps: first step and the one after the last.
@@ -64,6 +67,7 @@ def analyze(
         workers=workers,
         device=device,
         chunk_tokens=chunk_tokens,
+        sweep=default_grid() if sweep else None,
     )
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)

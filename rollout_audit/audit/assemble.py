@@ -31,6 +31,7 @@ from rollout_audit.audit.report import (
     StepReport,
     ToolTag,
 )
+from rollout_audit.audit.sweep import sweep_columns, sweep_report, sweep_scope
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.describe import describe, effective_intervals
@@ -41,6 +42,7 @@ from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
 from rollout_audit.statistics.stages import STAGES, correction_stages
+from rollout_audit.statistics.sweep import Sweep
 
 __all__ = ["assemble"]
 
@@ -84,6 +86,7 @@ class _Assembly:
             pairs=[_pair_report(pair, self.native[pair]) for pair in self.audit.pairs],
             steps=steps,
             corrections=[self._correction_report(p) for p in self.audit.options.presets],
+            sweep=None if self.sweep is None else sweep_report(self.sweep),
             worst_tokens=worst_tokens(self.state.pairs[self.audit.primary.name].worst.tokens, self.places),
             worst_sequences=worst_sequences(self.pooled[self.audit.primary].rows, self.places),
             notes=self._notes(),
@@ -231,6 +234,11 @@ class _Assembly:
         )
 
     @cached_property
+    def sweep(self) -> Sweep | None:
+        grid = self.audit.options.sweep
+        return None if grid is None else sweep_scope(self.pooled[self.audit.primary], grid)
+
+    @cached_property
     def places(self) -> Places:
         return Places(self.audit.dump, self.common, self.state.uids, [len(p["step"]) for p in self.state.common.parts])
 
@@ -256,6 +264,7 @@ class _Assembly:
             histogram=_histogram(self.pooled[primary]),
             sample=self.state.token_sample(self.audit.sample_stride),
             sequences=self._sequence_columns(),
+            sweep=None if self.sweep is None else sweep_columns(self.sweep),
         )
 
     def _sequence_columns(self) -> Mapping[str, Sequence[object] | Array]:

@@ -47,4 +47,6 @@ class Pictures:
     histogram: Histogram
     sample: TokenSample
     sequences: Mapping[str, Sequence[object] | Array]
-    """one entry a scored row: uid, file, row, step, valid_tokens, reward, … and the columns of `row_columns`"""
+    """one entry a row: uid, file, row, step, valid_tokens, reward, … and the columns of `row_columns`"""
+    sweep: Mapping[str, Sequence[object] | Array] | None = None
+    """one entry a point of the sweep: its settings, then its figures"""

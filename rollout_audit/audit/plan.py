@@ -11,6 +11,7 @@ import torch
 
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
+from rollout_audit.audit.sweep import Grid
 from rollout_audit.corrections.model import Correction, Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
@@ -43,6 +44,7 @@ class Options:
     workers: int | None = None
     device: Device = "auto"
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+    sweep: Grid | None = None
 
     @property
     def corrections(self) -> Mapping[str, Correction]:
@@ -73,9 +75,12 @@ class Audit:
 
     @cached_property
     def plans(self) -> Mapping[Pair, PairPlan]:
-        cuts = (*NATIVE_CUTS, *DISPLAY_CUTS)
         keep, compiled = keeps_values(self.dump), pays_to_compile(self.dump)
-        return {pair: PairPlan(self._corrections_on(pair), cuts, keep, compiled) for pair in self.pairs}
+        return {p: PairPlan(self._corrections_on(p), self._cuts_on(p), keep, compiled) for p in self.pairs}
+
+    def _cuts_on(self, pair: Pair) -> tuple[float, ...]:
+        swept = self.options.sweep.cuts if self.options.sweep is not None and pair == self.primary else ()
+        return (*NATIVE_CUTS, *DISPLAY_CUTS, *swept)
 
     def _corrections_on(self, pair: Pair) -> Mapping[str, Correction]:
         return {n: c for n, c in self.options.corrections.items() if self.pair_of(c) == pair}

@@ -20,6 +20,8 @@ __all__ = [
     "Report",
     "Settings",
     "StepReport",
+    "SweepFamily",
+    "SweepReport",
     "WorstSequence",
     "WorstTokenReport",
 ]
@@ -197,6 +199,26 @@ class WorstSequence(Strict):
     log_ratio_max_abs: float
 
 
+class SweepFamily(Strict):
+    """Points that differ in their thresholds alone."""
+
+    family: str
+    points: int
+    within: int = Field(description="how many of them keep the limits")
+    formula: str | None = Field(description="the strictest of those: largest ess, of equals the one that masks most")
+    figures: Figures
+
+
+class SweepReport(Strict):
+    """What the sweep found; every point stands in sweep.parquet."""
+
+    points: int
+    min_ess: float
+    max_masked: float
+    max_mass_lost: float
+    families: list[SweepFamily] = Field(description="in the order of the grid")
+
+
 class Report(Strict):
     """Everything one audit found. Every number is finite or null with a reason."""
 
@@ -218,6 +240,7 @@ class Report(Strict):
     pairs: list[PairReport]
     steps: list[StepReport]
     corrections: list[CorrectionReport]
+    sweep: SweepReport | None = Field(description="null where the sweep was left out")
     worst_tokens: list[WorstTokenReport]
     worst_sequences: list[WorstSequence]
     notes: list[str] = Field(

@@ -79,6 +79,9 @@ Config = Annotated[
     ),
 ]
 NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
+NoSweep = Annotated[
+    bool, typer.Option("--no-sweep", envvar="ROLLOUT_AUDIT_NO_SWEEP", help="Try no thresholds beside the presets.")
+]
 FailOn = Annotated[
     list[str] | None,
     typer.Option(
@@ -112,6 +115,7 @@ def analyze(
     fail_on: FailOn = None,
     output: Output = None,
     no_plots: NoPlots = False,
+    no_sweep: NoSweep = False,
     workers: Workers = None,
     device: Device = DeviceName.AUTO,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
@@ -136,6 +140,7 @@ def analyze(
             dump,
             presets=corrections,
             reference=reference,
+            sweep=not no_sweep,
             mode=mode.value if mode else None,
             on_fault=on_fault.value,
             steps=span,

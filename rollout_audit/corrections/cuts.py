@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from rollout_audit.corrections.model import Bound, Rule, Statistic, Weight
@@ -40,16 +41,19 @@ EVERYTHING = Interval(-math.inf, math.inf)
 ROUNDING = 8 * 2.0**-53
 
 
+@cache
 def at_most(upper: float) -> float:
     """The largest float64 d with exp(d) ≤ upper."""
     return _last(log := math.log(upper), 1.0, lambda d: math.exp(d) <= upper, ROUNDING * max(1.0, abs(log)))
 
 
+@cache
 def at_least(lower: float) -> float:
     """The smallest float64 d with exp(d) ≥ lower."""
     return _last(log := math.log(lower), -1.0, lambda d: math.exp(d) >= lower, ROUNDING * max(1.0, abs(log)))
 
 
+@cache
 def k3_roots(threshold: float) -> Interval:
     """All d with expm1(d) − d ≤ threshold.
 

@@ -17,14 +17,14 @@ from pydantic import ValidationError
 
 from rollout_audit.audit.report import SCHEMA_NAME, SCHEMA_VERSION, Report
 from rollout_audit.errors import ReportError
-from rollout_audit.reports.frames import write_sequences, write_steps
+from rollout_audit.reports.frames import write_columns, write_steps
 from rollout_audit.reports.records import step_records
 
 __all__ = ["Written", "check_output", "read_report", "write_report"]
 
 REPORT_FILE = "report.json"
 PLOTS = "plots"
-OWN_FILES = frozenset({REPORT_FILE, "sequences.parquet", "steps.parquet"})
+OWN_FILES = frozenset({REPORT_FILE, "sequences.parquet", "steps.parquet", "sweep.parquet"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Written:
 
 
 def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = True) -> Written:
-    """Write report.json, sequences.parquet, steps.parquet and plots/*.png; an older report there is replaced.
+    """Write report.json, the Parquet tables and plots/*.png; an older report there is replaced.
 
     A picture that fails costs nothing but itself.
 
@@ -50,8 +50,10 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
     try:
         with _replacing(target) as folder:
             (folder / REPORT_FILE).write_text(report.to_json(), encoding="utf-8", newline="\n")
-            write_sequences(report.pictures.sequences, folder / "sequences.parquet")
+            write_columns(report.pictures.sequences, folder / "sequences.parquet")
             write_steps(step_records(report), folder / "steps.parquet")
+            if report.pictures.sweep is not None:
+                write_columns(report.pictures.sweep, folder / "sweep.parquet")
             failures = _draw(report, folder) if plots else {}
             files = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
     except OSError as error:

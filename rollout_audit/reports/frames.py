@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["write_sequences", "write_steps"]
+__all__ = ["write_columns", "write_steps"]
 
 STEP_SCHEMA = pa.schema(
     [
@@ -24,8 +24,8 @@ STEP_SCHEMA = pa.schema(
 )
 
 
-def write_sequences(columns: Mapping[str, Sequence[object] | np.ndarray[Any, Any]], path: Path) -> None:
-    """One row a scored sequence: identity, then its sufficient statistics; what is not recorded is null."""
+def write_columns(columns: Mapping[str, Sequence[object] | np.ndarray[Any, Any]], path: Path) -> None:
+    """One row an entry; NaN is null."""
     arrays = {name: pa.array(values, from_pandas=isinstance(values, np.ndarray)) for name, values in columns.items()}
     _write(pa.table(arrays), path)
 

@@ -11,6 +11,7 @@ from rollout_audit.reports.findings import dropped_table, findings_table
 from rollout_audit.reports.mismatch_table import mismatch_blocks
 from rollout_audit.reports.records import primary_pair, report_records
 from rollout_audit.reports.step_table import step_table
+from rollout_audit.reports.sweep_table import sweep_table
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 from rollout_audit.reports.worst import worst_tables
 
@@ -44,6 +45,8 @@ def _blocks(report: Report, gates: Sequence[str]) -> Iterator[Block]:
         yield step_table(report)
     yield from mismatch_blocks(report)
     yield correction_table(report)
+    if (table := sweep_table(report)) is not None:
+        yield table
     yield from worst_tables(report)
     yield Note("")
     yield from (Note(note, quiet=True) for note in report.notes if not note.startswith("π is "))

@@ -17,7 +17,7 @@ from rollout_audit.statistics.grid import CellGrid
 from rollout_audit.statistics.pair import PairState
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.population import Population
-from rollout_audit.statistics.rows import row_rule_keeps
+from rollout_audit.statistics.rows import row_rule_keeps, row_statistic
 
 __all__ = ["Evidence", "Scope"]
 
@@ -65,10 +65,18 @@ class Scope:
         chosen = (c for bits, c in self.classes.items() if keep is None or bits >> keep & 1)
         return self.remember(("cells", keep), lambda: population_of(chosen, self.grid))
 
+    def row_statistic(self, rule: Rule) -> Array:
+        """[rows] the statistic of a sequence rule."""
+        values: Array = row_statistic(rule, self._tensors).numpy()
+        return values
+
+    @property
+    def _tensors(self) -> Mapping[str, torch.Tensor]:
+        return self.remember("tensors", lambda: {n: torch.from_numpy(c) for n, c in self.rows.items()})
+
     def row_keeps(self, rule: Rule) -> NDArray[np.bool_]:
         """[rows] which rows a sequence rule leaves."""
-        columns = self.remember("tensors", lambda: {n: torch.from_numpy(c) for n, c in self.rows.items()})
-        keeps: NDArray[np.bool_] = self.remember(rule, lambda: row_rule_keeps(rule, columns).numpy())
+        keeps: NDArray[np.bool_] = self.remember(rule, lambda: row_rule_keeps(rule, self._tensors).numpy())
         return keeps
 
     def token_values(self, keep: int | None = None) -> Population:

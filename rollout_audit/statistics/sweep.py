@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import token_interval, weight_interval
 from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.statistics.population import Population
-from rollout_audit.statistics.rows import row_statistic
 from rollout_audit.statistics.scope import Scope
 
 __all__ = ["COLUMNS", "Sweep", "nested_rule", "sweep_joint", "sweep_rules", "sweep_weights"]
@@ -68,15 +66,11 @@ def nested_rule(
 
 def sweep_weights(scope: Scope, weights: Sequence[Weight]) -> Sweep:
     """Weights of one level and clamp under many bounds, nothing rejected."""
-    population = _Prefix.of(_tokens_at(scope, weights[0].level), weights[0].clamp)
+    level, clamp = weights[0].level, weights[0].clamp
+    population = _tokens_at(scope, level, clamp)
     bounded = population.bounded(weights)
-    exact = (
-        bounded
-        if weights[0].level is not Level.TOKEN
-        else _Prefix.of(scope.token_values(), weights[0].clamp).bounded(weights)
-    )
-    per_sequence = _sequences_at(scope, weights[0].level)
-    ess_seq = np.nan if per_sequence is None else _Prefix.of(per_sequence, weights[0].clamp).bounded(weights).ess
+    exact = bounded if level is not Level.TOKEN else _Prefix.of(scope.token_values(), clamp).bounded(weights)
+    ess_seq = np.nan if level is Level.TOKEN else _sequences_at(scope, level, clamp).bounded(weights).ess
     return Sweep.of(
         [Correction(weight) for weight in weights],
         ess=bounded.ess,
@@ -118,10 +112,8 @@ def sweep_rules(scope: Scope, rules: Sequence[Rule]) -> Sweep:
 
 def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
     """A sequence or geometric weight under one nested family of sequence rules."""
-    prefix = _Prefix.of(Population.of_values(_row_log_ratio(scope, weight.level)), weight.clamp)
-    order = np.argsort(_row_log_ratio(scope, weight.level), kind="stable")
     w = np.empty(scope.sequences)
-    w[order] = prefix.weights(weight)
+    w[_row_order(scope, weight.level)] = _sequences_at(scope, weight.level, weight.clamp).weights(weight)
     n = scope.rows["valid_tokens"]
     kept = _sequence_rules(scope, rules)
     sums = {name: kept.along(values) for name, values in {"w": n * w, "w2": n * w * w, "s": w, "s2": w * w}.items()}
@@ -285,8 +277,7 @@ class _Kept:
 
 
 def _sequence_rules(scope: Scope, rules: Sequence[Rule]) -> _Kept:
-    statistic = _magnitude(rules[0], _statistic(scope, rules[0]))
-    order = np.argsort(statistic, kind="stable")
+    statistic, order = _ordered(scope, rules[0])
     stops = np.searchsorted(statistic[order], [_threshold(rule) for rule in rules], side="right")
     kept = _Kept(np.empty(0), order, stops, scope.sequences - stops.astype(np.float64))
     return _Kept(kept.along(scope.rows["valid_tokens"]), order, stops, kept.touched)
@@ -308,13 +299,7 @@ def _token_rules(scope: Scope, rules: Sequence[Rule]) -> _Kept:
 def _extreme(scope: Scope, rule: Rule, which: Aggregation) -> Array:
     """[rows] least or greatest value of the nested statistic, which for k1 is |d|."""
     statistic = Statistic.ABS_LOG_RATIO if rule.statistic is Statistic.K1 else rule.statistic
-    return _statistic(scope, Rule(statistic, which, None, 1.0, rule.clamp))
-
-
-def _statistic(scope: Scope, rule: Rule) -> Array:
-    columns = scope.remember("tensors", lambda: {n: torch.from_numpy(c) for n, c in scope.rows.items()})
-    values: Array = row_statistic(rule, columns).numpy()
-    return values
+    return scope.row_statistic(Rule(statistic, which, None, 1.0, rule.clamp))
 
 
 def _magnitude(rule: Rule, statistic: Array) -> Array:
@@ -344,14 +329,40 @@ def _constants(weight: Weight) -> tuple[float, float]:
     return weight.lower or 0.0, 0.0 if weight.upper is None else weight.upper
 
 
-def _tokens_at(scope: Scope, level: Level) -> Population:
-    if level is Level.TOKEN:
-        return scope.token_cells()
-    return Population.of_values(_row_log_ratio(scope, level), scope.rows["valid_tokens"].astype(np.int64))
+def _ordered(scope: Scope, rule: Rule) -> tuple[Array, NDArray[np.int64]]:
+    """[rows] the nested statistic of a sequence rule, and the rows in its ascending order."""
+
+    def compute() -> tuple[Array, NDArray[np.int64]]:
+        statistic = _magnitude(rule, scope.row_statistic(rule))
+        return statistic, np.argsort(statistic, kind="stable")
+
+    return scope.remember(("ordered", rule.statistic, rule.aggregation, rule.clamp, rule.lower is None), compute)
 
 
-def _sequences_at(scope: Scope, level: Level) -> Population | None:
-    return None if level is Level.TOKEN else Population.of_values(_row_log_ratio(scope, level))
+def _tokens_at(scope: Scope, level: Level, clamp: float | None) -> _Prefix:
+    def compute() -> _Prefix:
+        if level is Level.TOKEN:
+            return _Prefix.of(scope.token_cells(), clamp)
+        counts = scope.rows["valid_tokens"].astype(np.int64)
+        return _Prefix.of(Population.of_values(_row_log_ratio(scope, level), counts), clamp)
+
+    return scope.remember(("prefix of tokens", level, clamp), compute)
+
+
+def _sequences_at(scope: Scope, level: Level, clamp: float | None) -> _Prefix:
+    """One weight a sequence."""
+
+    def compute() -> _Prefix:
+        return _Prefix.of(Population.of_values(_row_log_ratio(scope, level)), clamp)
+
+    return scope.remember(("prefix of sequences", level, clamp), compute)
+
+
+def _row_order(scope: Scope, level: Level) -> NDArray[np.int64]:
+    order: NDArray[np.int64] = scope.remember(
+        ("row order", level), lambda: np.argsort(_row_log_ratio(scope, level), kind="stable")
+    )
+    return order
 
 
 def _row_log_ratio(scope: Scope, level: Level) -> Array:

@@ -1,0 +1,39 @@
+"""How far each family of thresholds can be tightened within the limits."""
+
+from __future__ import annotations
+
+from rollout_audit.audit.report import Report, SweepFamily
+from rollout_audit.reports.tables import Cell, Column, Table
+
+__all__ = ["sweep_table"]
+
+_COLUMNS = (
+    Column("family", "family", "label"),
+    Column("within", "within\nlimits"),
+    Column("formula", "strictest within limits", "prose"),
+    Column("ess", "ess", "number", 3),
+    Column("ess_seq", "ess\nseq", "number", 3),
+    Column("capped_fraction", "capped", "percent"),
+    Column("mass_lost", "mass\nlost", "percent"),
+    Column("masked_fraction", "masked\ntokens", "percent"),
+    Column("kept_reward_mean", "kept\nreward", "number", 3),
+)
+_FIGURES = ("ess", "ess_seq", "capped_fraction", "mass_lost", "masked_fraction", "kept_reward_mean")
+
+
+def sweep_table(report: Report) -> Table | None:
+    """None where no sweep was made."""
+    sweep = report.sweep
+    if sweep is None or not sweep.points:
+        return None
+    caption = (
+        f"Limits: ess ≥ {sweep.min_ess:g}, masked ≤ {sweep.max_masked:g}, mass lost ≤ {sweep.max_mass_lost:g}. "
+        "Strictest: the largest ess, of bare rules the one that masks most. All points stand in sweep.parquet."
+    )
+    rows = [_row(family) for family in sweep.families]
+    return Table(f"Sweep, {sweep.points:,} configurations, whole dump", _COLUMNS, rows, caption)
+
+
+def _row(family: SweepFamily) -> list[Cell]:
+    within = f"{family.within} of {family.points}"
+    return [family.family, within, family.formula or "none", *(family.figures.get(name) for name in _FIGURES)]

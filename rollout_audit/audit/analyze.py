@@ -38,7 +38,7 @@ def analyze(
     Args:
         dump: what `open_dump` returned.
         presets: corrections to evaluate, by name or as data; "all" takes every preset.
-        reference: the preset that health rules look at; `decoupled_token_is` by default.
+        reference: the preset that health rules look at; `decoupled_token_is` by default, or the first of `presets`.
         sweep: whether to try some 2,400 thresholds as well, pooled over the dump.
         mode: which training policy the report is about; decoupled where `old_log_probs` is recorded.
         on_fault: "stop" raises at the first faulty value, "drop" leaves faulty sequences out and lists them.

@@ -150,7 +150,11 @@ class _Assembly:
 
     def _findings(self) -> list[FindingReport]:
         found = self.log.findings([file.name for file in self.audit.dump.files])
-        return [*self._identical_columns(), *(FindingReport(**asdict(finding)) for finding in found)]
+        return [
+            *self._identical_columns(),
+            *self._unusable_rewards(),
+            *(FindingReport(**asdict(finding)) for finding in found),
+        ]
 
     def _identical_columns(self) -> list[FindingReport]:
         """Agreement bit for bit is hardly ever genuine: more often one column stands for both."""
@@ -163,6 +167,25 @@ class _Assembly:
             "one column mapped twice, or genuine bitwise parity; a KL of 0 is no evidence of health"
         )
         return [FindingReport(kind="identical_columns", severity="warning", message=text, count=scope.tokens)]
+
+    def _unusable_rewards(self) -> list[FindingReport]:
+        if "reward" not in self.common:
+            return []
+        at = np.flatnonzero(~np.isfinite(self.common["reward"]))
+        if not len(at):
+            return []
+        first = self.places.named(int(at[0]))
+        text = f"{len(at)} of {len(self.common['reward'])} rewards are missing or not finite: means leave them out"
+        return [
+            FindingReport(
+                kind="reward_value",
+                severity="warning",
+                message=text,
+                file=str(first["file"]),
+                row=int(first["row"]),
+                count=len(at),
+            )
+        ]
 
     def _settings(self) -> Settings:
         options, primary = self.audit.options, self.audit.primary
@@ -268,13 +291,16 @@ class _Assembly:
         )
 
     def _sequence_columns(self) -> Mapping[str, Sequence[object] | Array]:
-        rows = self.evidence[self.audit.primary].rows
+        """Rows with a valid token: the others have no figure to show."""
+        rows = self.pooled[self.audit.primary].rows
+        scored = np.flatnonzero(self.evidence[self.audit.primary].rows["valid_tokens"] > 0)
         names = [file.name for file in self.audit.dump.files]
         integers: dict[str, Sequence[object] | Array] = {
             name: rows[name].astype(int).tolist() for name in ("row", "step", "tokens", "valid_tokens")
         }
         statistics = {n: column for n, column in rows.items() if n not in (*integers, "file")}
-        return {"uid": self.places.uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
+        uids = [self.places.uids[i] for i in scored]
+        return {"uid": uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
 
 
 def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:

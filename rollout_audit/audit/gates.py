@@ -107,7 +107,10 @@ def evaluate(gate: Gate, report: Report) -> GateResult:
     hits = [v for v in measured if compare(v, gate.value)]
     shown = hits[0] if hits else measured[0]
     verdict = "holds" if hits else "does not hold"
-    return GateResult(gate, shown, bool(hits), unmeasured and not hits, f"{gate.text}: {verdict}, value {shown:.6g}")
+    lacking = f", {len(values) - len(measured)} without a value" if len(measured) < len(values) else ""
+    return GateResult(
+        gate, shown, bool(hits), unmeasured and not hits, f"{gate.text}: {verdict}, value {shown:.6g}{lacking}"
+    )
 
 
 def _by_level(gate: Gate, report: Report) -> GateResult:
@@ -176,7 +179,8 @@ def _look_up(gate: Gate, stages: Mapping[str, Mapping[str, Number]]) -> Number:
 
 
 def _is_step(scope: str) -> bool:
-    return scope.removeprefix("-").isdigit()
+    digits = scope.removeprefix("-")
+    return digits.isascii() and digits.isdigit()
 
 
 def _number(text: str, gate: str) -> float:

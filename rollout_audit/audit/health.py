@@ -32,6 +32,7 @@ class HealthRule:
 
 
 _STALE = "one policy finds the tokens likelier throughout: check temperature, top-p and the age of the sampler"
+_APART = "the engines hardly speak of the same tokens: check alignment (a shift by one), temperature, stale weights"
 _ENGINE = "compare precisions and kernels of the two engines; see which tokens carry it in the worst-token table"
 
 RULES: tuple[HealthRule, ...] = (
@@ -43,7 +44,7 @@ RULES: tuple[HealthRule, ...] = (
                "weights no longer average 1: the samples are not from the recorded rollout policy"),
     HealthRule("weight_std", ">", "warn", (1.0,), "correction", "cap lower, or use token weights"),
     HealthRule("kl_k1", "|x| >", "critical", (0.1,), "mismatch", _STALE),
-    HealthRule("kl_k3", ">", "critical", (0.1,), "mismatch", _STALE),
+    HealthRule("kl_k3", ">", "critical", (0.1,), "mismatch", _APART),
     HealthRule("kl_k3", ">", "warn", (0.01,), "mismatch", _ENGINE),
     HealthRule("kl_k3", "cancels", "warn", (0.01, 0.1), "mismatch",
                "errors of both signs cancel in k1 and in geometric ratios: judge and reject by k3"),

@@ -36,6 +36,7 @@ EXACT_QUANTILES_UP_TO = 1 << 20
 
 
 COMPILE_FROM = 1 << 20
+"""Tokens of a dump, masked ones included, from which on compiled loops pay"""
 
 
 @dataclass(frozen=True)

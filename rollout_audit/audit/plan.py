@@ -12,7 +12,7 @@ import torch
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
 from rollout_audit.audit.sweep import Grid
-from rollout_audit.corrections.model import Correction, Mode
+from rollout_audit.corrections.model import SAFETY_CLAMP, Correction, Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
@@ -25,7 +25,7 @@ from rollout_audit.statistics.scope import Evidence
 __all__ = ["Audit", "Device", "Options", "choose_device"]
 
 SAMPLED_TOKENS = 200_000
-"""The sample for pictures holds at least so many tokens, or all"""
+"""The sample for pictures holds at least so many tokens, masked ones counted, or all"""
 DISPLAY_CUTS: tuple[float, ...] = (-20.0, 20.0)
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -75,12 +75,17 @@ class Audit:
 
     @cached_property
     def plans(self) -> Mapping[Pair, PairPlan]:
-        keep, compiled = keeps_values(self.dump), pays_to_compile(self.dump)
-        return {p: PairPlan(self._corrections_on(p), self._cuts_on(p), keep, compiled) for p in self.pairs}
+        return {pair: self._plan_of(pair) for pair in self.pairs}
 
-    def _cuts_on(self, pair: Pair) -> tuple[float, ...]:
-        swept = self.options.sweep.cuts if self.options.sweep is not None and pair == self.primary else ()
-        return (*NATIVE_CUTS, *DISPLAY_CUTS, *swept)
+    def _plan_of(self, pair: Pair) -> PairPlan:
+        grid = self.options.sweep if pair == self.primary else None
+        return PairPlan(
+            corrections=self._corrections_on(pair),
+            extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *(() if grid is None else grid.cuts)),
+            extra_clamps=() if grid is None else (SAFETY_CLAMP,),
+            keep_values=keeps_values(self.dump),
+            compiled=pays_to_compile(self.dump),
+        )
 
     def _corrections_on(self, pair: Pair) -> Mapping[str, Correction]:
         return {n: c for n, c in self.options.corrections.items() if self.pair_of(c) == pair}

@@ -130,7 +130,7 @@ def _best(sweep: Sweep, family: str, points: NDArray[np.int64]) -> SweepFamily:
         points=len(points),
         within=int(within.sum()),
         formula=describe(sweep.corrections[int(points[best])]),
-        figures={name: None if math.isnan(column[best]) else float(column[best]) for name, column in figures.items()},
+        figures={name: float(c[best]) if math.isfinite(c[best]) else None for name, c in figures.items()},
     )
 
 

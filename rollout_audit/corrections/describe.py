@@ -40,7 +40,7 @@ def describe(correction: Correction) -> str:
     """One line: weight, rejection, veto, mode."""
     parts = [_weight_text(correction.applied_weight), *(_rule_text(rule) for rule in correction.rules)]
     if correction.veto is not None:
-        parts.append(f"veto below ρ {correction.veto:.5g}")
+        parts.append(f"veto below ρ {correction.veto:g}")
     if correction.mode is Mode.BYPASS:
         parts.append(
             "bypass, PPO ratio carries the weight" if correction.loss is Loss.PPO_CLIP else "bypass, reinforce"
@@ -62,7 +62,7 @@ def _weight_text(weight: Weight) -> str:
         return ""
     text = f"{weight.level.value} weight"
     if weight.bound is Bound.TRUNCATE:
-        text += f" capped at {weight.upper:.5g}"
+        text += f" capped at {weight.upper:g}"
     elif weight.bound is not Bound.NONE:
         text += f" {_BOUND[weight.bound]} {_weight_interval(weight).removeprefix('in ')}"
     return text + (", batch-normalised" if weight.normalise else "")
@@ -108,11 +108,11 @@ def _token_ratios(statistic: Statistic, upper: float) -> str:
 
 def _bounds_text(rule: Rule) -> str:
     if rule.lower is None:
-        return f"≤ {rule.upper:.5g}"
-    return f"≥ {rule.lower:.5g}" if rule.upper is None else f"in [{rule.lower:.5g}, {rule.upper:.5g}]"
+        return f"≤ {rule.upper:g}"
+    return f"≥ {rule.lower:g}" if rule.upper is None else f"in [{rule.lower:g}, {rule.upper:g}]"
 
 
 def _interval(lower: float, upper: float) -> str:
     if math.isinf(upper):
-        return f"≥ {lower:.5g}"
-    return f"≤ {upper:.5g}" if lower == 0.0 else f"in [{lower:.5g}, {upper:.5g}]"
+        return f"≥ {lower:g}"
+    return f"≤ {upper:g}" if lower == 0.0 else f"in [{lower:g}, {upper:g}]"

@@ -175,12 +175,12 @@ def _check_map(chosen: Mapping[str, str], names: list[str], where: str) -> None:
     for field, column in chosen.items():
         if field not in FIELD_NAMES:
             raise UsageError(
-                f"--map {field}={column}: no field is named {field!r}{suggest(field, FIELD_NAMES)}; "
+                f"--map {field}={column}: no field is named {field!r}{suggest(field, FIELD_NAMES) or ';'} "
                 f"fields are {', '.join(FIELD_NAMES)}"
             )
         if column not in names:
             raise MissingFieldError(
-                f"{where}: --map {field}={column}: no column is named {column!r}{suggest(column, names)}; "
+                f"{where}: --map {field}={column}: no column is named {column!r}{suggest(column, names) or ';'} "
                 f"columns are {_listed(names)}"
             )
 
@@ -196,7 +196,7 @@ def _missing(field: str, names: list[str], mapping: Mapping[str, Mapped], where:
     taken = {mapped.column for mapped in mapping.values()}
     hint = suggest(field, [name for name in names if name not in taken])
     return (
-        f"{where}: no column for {field}{alternative}{hint}; "
+        f"{where}: no column for {field}{alternative}{hint or ';'} "
         f"columns are {_listed(names)}; name it with --map {field}=COLUMN"
     )
 

@@ -116,6 +116,9 @@ _MISMATCH: tuple[tuple[str, Unit, str, str, Worse, str, str], ...] = (
      "Responses that hold such a token, which a veto would remove.", VERL_2025),
 )  # fmt: skip
 
+ALIASES = {"cancellation": "kl_k3"}
+"""Verdicts that are called otherwise than the metric they look at"""
+
 _STAGE: tuple[tuple[str, Unit, str, str, Worse, str, str], ...] = (
     ("weight_mean", "token", "mean w", POSITIVE, "away from 1",
      "Raw weights of samples from μ average 1; a cap pulls the mean below.", VERL),
@@ -192,6 +195,7 @@ def explanation(name: str) -> MetricEntry:
         UsageError: no such metric; the message suggests the nearest name.
     """
     bare = name.rpartition(":")[2].rpartition(".")[2]
+    bare = ALIASES.get(bare, bare)
     if bare not in CATALOGUE:
         raise UsageError(f"no metric {name!r}{suggest(bare, CATALOGUE)}; see `rollout-audit explain`")
     return CATALOGUE[bare]

@@ -44,7 +44,8 @@ def _verdict(inspection: Inspection) -> Verdict:
     if counts["error"]:
         return Verdict(
             "error",
-            f"{counts['error']} kinds of fault stop an audit (see --on-fault drop).",
+            f"{amount(counts['error'], 'kind')} of fault at error level: an audit that reads such a row stops "
+            "(see --on-fault drop).",
         )
     if counts["warning"]:
         return Verdict("warn", f"{counts['warning']} warnings; nothing that would stop an audit.")

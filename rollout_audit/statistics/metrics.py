@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-__all__ = ["OVERFLOW", "UNDERFLOW", "Absent", "Figure", "Metrics", "Noted", "figure", "ratio_of"]
+__all__ = ["OVERFLOW", "UNDERFLOW", "Absent", "Figure", "Metrics", "Noted", "figure"]
 
 
 class Absent(str):
@@ -78,8 +78,3 @@ def _remark(value: Figure) -> str:
     if isinstance(value, Absent):
         return str(value)
     return value.reason if isinstance(value, Noted) else ""
-
-
-def ratio_of(numerator: float, denominator: float, reason: str) -> Figure:
-    """numerator / denominator, or absent for that reason where the denominator is 0."""
-    return numerator / denominator if denominator else Absent(reason)

@@ -41,6 +41,8 @@ class PairPlan:
 
     corrections: Mapping[str, Correction]
     extra_cuts: tuple[float, ...] = ()
+    extra_clamps: tuple[float, ...] = ()
+    """clamps on |d| under which row sums are wanted besides those of the corrections"""
     keep_values: bool = True
     """whether the log-ratios themselves are kept, for exact quantiles"""
     compiled: bool = False
@@ -63,7 +65,8 @@ class PairPlan:
     def clamps(self) -> tuple[float, ...]:
         """Clamps on |d| under which row sums are needed, ascending."""
         rules = (rule for c in self.corrections.values() for rule in c.all_rules)
-        return tuple(sorted({r.clamp for r in rules if r.clamp is not None and r.aggregation.per_row}))
+        own = {rule.clamp for rule in rules if rule.clamp is not None and rule.aggregation.per_row}
+        return tuple(sorted(own | set(self.extra_clamps)))
 
     @cached_property
     def fits_loops(self) -> bool:

@@ -84,7 +84,7 @@ def _nothing_to_weigh() -> Mapping[str, Metrics]:
     return {
         "raw": empty,
         "bounded": Metrics(dict.fromkeys((*WEIGHT_METRICS, *BOUND_METRICS), NO_TOKEN)),
-        "normalised": empty,
+        "normalised": Metrics(dict.fromkeys((*WEIGHT_METRICS, "batch_norm_factor"), NO_TOKEN)),
         "kept": Metrics(dict.fromkeys((*WEIGHT_METRICS, *REJECTION_METRICS), NO_TOKEN)),
     }
 
@@ -110,13 +110,11 @@ class _EveryToken:
     @cached_property
     def stages(self) -> Mapping[str, Metrics]:
         bounded = self.weights_of(self.units, self.parts, 1.0)
-        normalised = bounded
-        if self.weight.normalise:
-            normalised = self.weights_of(self.units, self.parts, self.factor) | {"batch_norm_factor": self.factor}
+        normalised = self.weights_of(self.units, self.parts, self.factor) if self.weight.normalise else bounded
         return {
             "raw": Metrics(self._raw()),
             "bounded": Metrics(bounded | self._bounding()),
-            "normalised": Metrics(normalised),
+            "normalised": Metrics(normalised | {"batch_norm_factor": self.factor}),
         }
 
     @property
@@ -297,6 +295,8 @@ def _log_ess(log_sums: Array, log_square_sums: Array, size: int) -> Figure:
 def _mass_lost(population: Population, parts: tuple[Piece, ...]) -> Figure:
     """Σ max(ρ − w, 0) / Σρ."""
     total = float(population.ratio.sum())
+    if not math.isfinite(total):
+        return OVERFLOW
     return mass_lost(population, parts) / total if total > 0 else Absent("no mass: every ratio is 0")
 
 
@@ -305,6 +305,8 @@ def _kept_reward(scope: Scope, kept: Array) -> Figure:
         return Absent("needs rewards")
     values = scope.rows["reward"][kept > 0]
     recorded = values[~np.isnan(values)]
+    if np.isinf(recorded).any():
+        return Absent("a reward is infinite")
     return float(recorded.mean()) if len(recorded) else NONE_KEPT
 
 

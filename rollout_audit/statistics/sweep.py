@@ -166,11 +166,12 @@ class _Prefix:
     def of(cls, population: Population, clamp: float | None) -> _Prefix:
         values = population.values if clamp is None else np.clip(population.values, -clamp, clamp)
         inside = np.ones(len(values), dtype=bool) if clamp is None else _within(population.edges, clamp)
-        own = population.excess / population.counts
-        excess = np.where(inside, population.excess, population.counts * np.expm1(values))
-        square = np.where(
-            inside, population.spread + population.excess * own, population.counts * np.expm1(values) ** 2
-        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            own = population.excess / population.counts
+            excess = np.where(inside, population.excess, population.counts * np.expm1(values))
+            square = np.where(
+                inside, population.spread + population.excess * own, population.counts * np.expm1(values) ** 2
+            )
         return cls(
             edges=population.edges,
             values=values,
@@ -373,4 +374,4 @@ def _row_log_ratio(scope: Scope, level: Level) -> Array:
 def _mean_reward(scope: Scope) -> float:
     reward = scope.rows.get("reward", np.empty(0))
     recorded = reward[~np.isnan(reward)]
-    return float(recorded.mean()) if len(recorded) else math.nan
+    return float(recorded.mean()) if len(recorded) and np.isfinite(recorded).all() else math.nan

@@ -56,7 +56,7 @@ ERRORS: list[tuple[list[str], dict[str, str], type[Exception], str]] = [
         ["old_log_probs", "roll_log_probs"],
         {},
         MissingFieldError,
-        "f: no column for rollout_log_probs; did you mean 'roll_log_probs'?; columns are old_log_probs, "
+        "f: no column for rollout_log_probs; did you mean 'roll_log_probs'? columns are old_log_probs, "
         "roll_log_probs; name it with --map rollout_log_probs=COLUMN",
     ),
     (
@@ -76,7 +76,7 @@ ERRORS: list[tuple[list[str], dict[str, str], type[Exception], str]] = [
         ["rollout_log_probs", "old_log_probs"],
         {"old_logprob": "x"},
         UsageError,
-        "--map old_logprob=x: no field is named 'old_logprob'; did you mean 'old_log_probs'?; fields are "
+        "--map old_logprob=x: no field is named 'old_logprob'; did you mean 'old_log_probs'? fields are "
         "rollout_log_probs, old_log_probs, log_probs, response_mask, advantages, reward, token_ids, uid, "
         "group_id, policy_version, trainer_version, step",
     ),
@@ -84,7 +84,7 @@ ERRORS: list[tuple[list[str], dict[str, str], type[Exception], str]] = [
         ["rollout_log_probs", "old_log_probs"],
         {"log_probs": "old_log_prob"},
         MissingFieldError,
-        "f: --map log_probs=old_log_prob: no column is named 'old_log_prob'; did you mean 'old_log_probs'?; "
+        "f: --map log_probs=old_log_prob: no column is named 'old_log_prob'; did you mean 'old_log_probs'? "
         "columns are rollout_log_probs, old_log_probs",
     ),
     (["a", "b", "a"], {}, UnreadableFileError, "f: two columns are named 'a'; rename one"),

@@ -150,11 +150,8 @@ class _Assembly:
 
     def _findings(self) -> list[FindingReport]:
         found = self.log.findings([file.name for file in self.audit.dump.files])
-        return [
-            *self._identical_columns(),
-            *self._unusable_rewards(),
-            *(FindingReport(**asdict(finding)) for finding in found),
-        ]
+        own = [*self._identical_columns(), *self._unusable_rewards(), *self._configuration()]
+        return [*own, *(FindingReport(**asdict(finding)) for finding in found)]
 
     def _identical_columns(self) -> list[FindingReport]:
         """Agreement bit for bit is hardly ever genuine: more often one column stands for both."""
@@ -167,6 +164,13 @@ class _Assembly:
             "one column mapped twice, or genuine bitwise parity; a KL of 0 is no evidence of health"
         )
         return [FindingReport(kind="identical_columns", severity="warning", message=text, count=scope.tokens)]
+
+    def _configuration(self) -> list[FindingReport]:
+        return [
+            FindingReport(kind="configuration", severity="warning", message=f"{preset.name}: {text}")
+            for preset in self.audit.options.presets
+            for text in preset.warnings
+        ]
 
     def _unusable_rewards(self) -> list[FindingReport]:
         if "reward" not in self.common:

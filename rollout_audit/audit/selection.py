@@ -12,7 +12,7 @@ from rollout_audit.errors import UsageError
 from rollout_audit.trainers.base import Trainer
 from rollout_audit.trainers.registry import get_trainer
 
-__all__ = ["ConfigSource", "as_correction", "configure"]
+__all__ = ["ConfigSource", "as_correction", "config_warnings", "configure"]
 
 ConfigSource = Mapping[str, object] | str | Path
 
@@ -28,6 +28,12 @@ def configure(trainer: str, source: ConfigSource) -> tuple[Trainer[Any], Any]:
     if isinstance(source, str) and source in PRESETS:
         source = _preset_config(PRESETS[source], trainer)
     return dialect, dialect.configure(source)
+
+
+def config_warnings(trainer: str, source: ConfigSource) -> tuple[str, ...]:
+    """Settings that the trainer takes and that are probably not meant, one line each."""
+    dialect, config = configure(trainer, source)
+    return tuple(dialect.warnings(config))
 
 
 def as_correction(given: ConfigSource | Correction | Preset, trainer: str | None = None) -> Correction:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rollout_audit.cli.messages import say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
@@ -71,10 +72,13 @@ def metrics(
     fields, span = parse_maps(field_map), parse_steps(steps)
 
     from rollout_audit.audit.dialect import trainer_metrics
+    from rollout_audit.audit.selection import config_warnings
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.dialect import pooled_document, steps_document
     from rollout_audit.reports.terminal import emit
 
+    for warning in config_warnings(trainer, config):
+        say(f"warning: {warning}")
     dump = open_dump(dumps, field_map=fields, layout=layout)
     how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
     if per_step:

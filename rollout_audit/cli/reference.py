@@ -31,12 +31,18 @@ def reference_correction(
 
 
 def _of_trainer(trainer: str, config: str) -> tuple[list[Preset], str]:
-    from rollout_audit.audit.selection import as_correction
+    from rollout_audit.audit.selection import as_correction, config_warnings
     from rollout_audit.corrections.presets import PRESETS, Preset
 
     name = f"{trainer}-config"
     correction = as_correction(config, trainer)
     return [
         *PRESETS.values(),
-        Preset(name, correction, f"{trainer}, --config", "The run's own configuration."),
+        Preset(
+            name,
+            correction,
+            f"{trainer}, --config",
+            "The run's own configuration.",
+            warnings=config_warnings(trainer, config),
+        ),
     ], name

@@ -41,6 +41,8 @@ class Preset:
     recommended: str | None = None
     config: Mapping[str, object] = field(default_factory=dict)
     """The trainer's own keys, ready to paste"""
+    warnings: tuple[str, ...] = ()
+    """what of it is probably not meant"""
 
 
 VERL = "verl 2026-08"

@@ -144,7 +144,12 @@ def test_an_older_report_is_replaced(run, dump: Path, tmp_path: Path) -> None:
     (out / "plots").mkdir()
     (out / "plots" / "old.png").write_bytes(b"")
     assert run("analyze", dump, "--out", out, "--no-plots", "-q").code == 0
-    assert sorted(p.name for p in out.iterdir()) == ["report.json", "sequences.parquet", "steps.parquet", "sweep.parquet"]
+    assert sorted(p.name for p in out.iterdir()) == [
+        "report.json",
+        "sequences.parquet",
+        "steps.parquet",
+        "sweep.parquet",
+    ]
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
 
 

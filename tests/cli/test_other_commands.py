@@ -99,3 +99,20 @@ def test_every_listing_speaks_every_format(command: list[str], run) -> None:
         assert result.code == 0
         assert result.out
         assert result.err == ""
+
+
+def test_bounds_that_are_probably_not_meant_are_warned_of(run, dump: Path, tmp_path: Path) -> None:
+    """Real case 8: verl's "0.5_5.0" keeps ρ in [0.2, 2]; and a cap below 1."""
+    config = (
+        '{"rollout_is":"token","rollout_is_threshold":0.5,"rollout_rs":"token_k1","rollout_rs_threshold":"0.5_5.0"}'
+    )
+    result = run("metrics", dump, "--trainer", "verl", "--config", config)
+    assert result.code == 0
+    assert "0.2" in result.err
+    assert all(line.startswith("warning: ") for line in result.err.splitlines())
+    out = tmp_path / "r"
+    run("analyze", dump, "--trainer", "verl", "--config", config, "--out", out, "--no-plots", "--no-sweep")
+    findings = json.loads((out / "report.json").read_text())["findings"]
+    texts = [f["message"] for f in findings if f["kind"] == "configuration"]
+    assert [f"warning: {text.removeprefix('verl-config: ')}" for text in texts] == result.err.splitlines()
+    assert len(texts) == 2

@@ -167,6 +167,11 @@ class TensorSource:
     def _read_rows(self, stored: Any, layout: str | None) -> tuple[NDArray[np.int64], int | None]:
         """Offsets of the rows, and the stored width of a padded tensor (None: packed)."""
         lead, lengths = self._lead, self._lengths(stored)
+        if len(lead.shape) > 2:
+            raise UnreadableFileError(
+                f"{self._file.name}: {lead.name} has {len(lead.shape)} dimensions {list(lead.shape)}; "
+                "expected padded [B, T] or packed [N]"
+            )
         # two dimensions are padded rows, but for one row that `cu_seqlens` cuts up
         cut_up = len(lead.shape) != 2 or (lead.shape[0] == 1 and _OFFSETS in self._tensors)
         if layout == "packed" or (layout is None and cut_up):

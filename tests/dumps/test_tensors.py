@@ -392,3 +392,10 @@ def test_left_padded_and_packed_give_the_same_valid_tokens(tmp_path: Path) -> No
 
 def _valid(row: Any) -> Any:
     return row.old_log_probs[row.response_mask].tolist()
+
+
+def test_three_dimensions_are_no_layout(tmp_path: Path) -> None:
+    tensor = torch.full((1, 2, 3), -1.0)
+    save_file({"rollout_log_probs": tensor, "old_log_probs": tensor.clone()}, tmp_path / "a.safetensors")
+    with pytest.raises(UnreadableFileError, match=r"has 3 dimensions \[1, 2, 3\]; expected padded \[B, T\] or packed"):
+        list(open_dump(tmp_path).chunks())

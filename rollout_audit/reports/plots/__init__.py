@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURES", "Draw", "Drawn", "draw_all"]
 
 Draw = Callable[["Report"], "Figure | None"]
-_NAMES = ("steps", "pairs", "log_ratio", "density", "presets", "profiles", "sequences")
+_NAMES = ("steps", "pairs", "log_ratio", "density", "presets", "sweep", "profiles", "sequences")
 
 
 @dataclass(frozen=True)

@@ -297,3 +297,23 @@ class TestPairs:
             step.pairs["policy_update"].metrics["kl_k3"],
             step.pairs["total"].metrics["kl_k3"],
         ]
+
+
+class TestSweep:
+    def test_lines_are_the_points_of_the_sweep(self, ageing: Report) -> None:
+        axes = drawn("sweep", ageing).axes
+        sweep = ageing.pictures.sweep
+        assert sweep is not None
+        token = np.asarray(sweep["family"]) == "token truncate"
+        ess = next(line for line in axes[0].lines if len(line.get_xdata()) == token.sum())
+        np.testing.assert_array_equal(ess.get_xdata(), np.asarray(sweep["upper"], dtype=float)[token])
+        np.testing.assert_array_equal(ess.get_ydata(), np.asarray(sweep["ess"])[token])
+
+    def test_the_title_says_what_the_geometric_band_costs(self, ageing: Report) -> None:
+        masked = next(c for c in ageing.corrections if c.name == "decoupled_geo_rs").stages.kept["masked_fraction"]
+        assert masked is not None
+        expected = "The geometric band ±0.1% masks" if masked > 0.1 else "Token caps from"
+        assert title(drawn("sweep", ageing)).startswith(expected)
+
+    def test_without_a_sweep_there_is_nothing_to_draw(self, ageing: Report) -> None:
+        assert FIGURES["sweep"](rewritten(ageing, sweep=None)) is None

@@ -1,0 +1,177 @@
+"""What a threshold costs: ess against mass lost along caps, tokens and sequences masked along rejection bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
+
+from rollout_audit.audit.report import Report
+from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.style import (
+    BLUE,
+    GREY,
+    HALO,
+    INK,
+    ORANGE,
+    RULE,
+    SMALL,
+    heading,
+    log_axis,
+    new_figure,
+    note,
+)
+from rollout_audit.reports.plots.wording import counted, first_fitting, percent, short
+from rollout_audit.reports.plots.zones import paint_zones, zones
+
+__all__ = ["draw"]
+
+Array = NDArray[np.float64]
+Table = Mapping[str, Array]
+
+MASKED_LIMIT, LOST_LIMIT = 0.1, 0.02
+LARGEST_SHOWN = 1e4
+GEO_PRESET, GEO_BAND = "decoupled_geo_rs", 0.001
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One family of the sweep: where its thresholds lie, what of them the presets use, what its origin recommends."""
+
+    family: str
+    title: str
+    axis: str
+    threshold: Callable[[Table], Array]
+    preset: float | None = None
+    recommended: tuple[float, float] | None = None
+
+
+def _cap(table: Table) -> Array:
+    return table["upper"]
+
+
+def _cap_above_one(table: Table) -> Array:
+    return table["upper"] - 1.0
+
+
+def _ratio_band(table: Table) -> Array:
+    return np.exp(table["rule_upper"])
+
+
+def _ratio_band_above_one(table: Table) -> Array:
+    return np.expm1(table["rule_upper"])
+
+
+def _bound(table: Table) -> Array:
+    return table["rule_upper"]
+
+
+CAPS = (
+    _Line("token truncate", "Token weights", "cap on ρ", _cap, 2.0, (1.5, 5.0)),
+    _Line("sequence truncate", "Sequence weights", "cap on the product ratio", _cap, 2.0, (2.0, 10.0)),
+    _Line("geometric truncate", "Geometric weights", "cap on the geometric ratio, above 1", _cap_above_one),
+)
+RULES = (
+    _Line("seq_sum_k1", "Rejection by product", "T of the band 1/T to T", _ratio_band, 2.0),
+    _Line("seq_mean_k1", "By geometric mean", "half width of the band around 1", _ratio_band_above_one, GEO_BAND),
+    _Line("seq_mean_k3", "By mean k3", "largest mean k3 that is kept", _bound, 0.01, (0.001, 0.01)),
+)
+
+
+def draw(report: Report) -> Figure | None:
+    """Six families of the sweep: what each threshold would do, with the presets' own marked."""
+    pictures = pictures_of(report)
+    if pictures is None or pictures.sweep is None or report.sweep is None or not report.sweep.points:
+        return None
+    tables = _by_family(pictures.sweep)
+    figure = new_figure(5.4, _finding(report, tables), _subtitle(report))
+    panels = figure.subplots(2, 3)
+    for axes, line in zip(panels[0], CAPS, strict=True):
+        _draw_cap(axes, line, tables[line.family])
+    for axes, line in zip(panels[1], RULES, strict=True):
+        _draw_rule(axes, line, tables.get(line.family))
+    return figure
+
+
+def _by_family(sweep: Mapping[str, object]) -> dict[str, Table]:
+    families = np.asarray(sweep["family"])
+    numbers = {
+        name: np.asarray(sweep[name], dtype=np.float64)
+        for name in ("upper", "rule_upper", "ess", "mass_lost", "masked_fraction", "seq_masked_fraction")
+    }
+    found = dict.fromkeys(families.tolist())
+    return {family: {name: column[families == family] for name, column in numbers.items()} for family in found}
+
+
+def _finding(report: Report, tables: Mapping[str, Table]) -> str:
+    geo = tables.get("seq_mean_k1")
+    preset = {c.name: c.stages.kept["masked_fraction"] for c in report.corrections}.get(GEO_PRESET)
+    if geo is not None and preset is not None and preset > MASKED_LIMIT:
+        kept = geo["masked_fraction"] <= MASKED_LIMIT
+        if kept.any():
+            width = float(np.expm1(geo["rule_upper"][kept].min()))
+            text = f"The geometric band ±0.1% masks {percent(preset)} of the tokens"
+            band = f"±{percent(width)}" if width < 0.5 else f"a factor of {short(1 + width, 3)}"
+            return first_fitting([f"{text}; 10% would take {band}", text])
+    token = tables["token truncate"]
+    cheap = token["upper"][token["mass_lost"] <= LOST_LIMIT]
+    if len(cheap):
+        return f"Token caps from {short(float(cheap.min()), 3)} up lose at most 2% of the weight"
+    return "Every token cap of the grid loses more than 2% of the weight"
+
+
+def _subtitle(report: Report) -> str:
+    points = report.sweep.points if report.sweep else 0
+    return (
+        f"{counted(points, 'configuration')} of one pass, {counted(report.counts.valid_tokens, 'valid token')} as one "
+        "batch. Vertical line: the presets' threshold; grey: range its origin recommends; shaded: past a health limit."
+    )
+
+
+def _draw_cap(axes: Axes, line: _Line, table: Table) -> None:
+    heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)))
+    x = line.threshold(table)
+    axes.set_ylim(0, 1.04)
+    _frame(axes, line, x)
+    axes.plot(x, table["ess"], color=BLUE, linewidth=1.8)
+    axes.plot(x, table["mass_lost"], color=ORANGE, linewidth=1.8, linestyle="dashed")
+    paint_zones(axes, zones("ess"), "y")
+
+
+def _draw_rule(axes: Axes, line: _Line, table: Table | None) -> None:
+    heading(axes, line.title, (("tokens", BLUE), ("sequences", ORANGE)))
+    axes.set_ylim(0, 1.04)
+    x = np.empty(0) if table is None else line.threshold(table)
+    inside = (x > 0) & (x <= LARGEST_SHOWN)
+    if table is None or not inside.any():
+        axes.set_axis_off()
+        note(axes, "all responses agree" if table is None else "every threshold lies past 10,000")
+        return
+    _frame(axes, line, x[inside])
+    axes.plot(x[inside], table["masked_fraction"][inside], color=BLUE, linewidth=1.8)
+    axes.plot(x[inside], table["seq_masked_fraction"][inside], color=ORANGE, linewidth=1.8, linestyle="dashed")
+    axes.set_ylabel("share masked" if line is RULES[0] else "")
+    paint_zones(axes, zones("masked_fraction"), "y")
+
+
+def _frame(axes: Axes, line: _Line, x: Array) -> None:
+    """The axis of the thresholds, with the presets' own and the recommended range."""
+    ends = [float(x.min()), float(x.max()), *(() if line.preset is None else (line.preset,))]
+    low, high = min(ends), max(ends)
+    axes.set_xlim((low / 1.1, high * 1.1) if low < high else (low / 2, high * 2))
+    log_axis(axes, "x")
+    axes.set_xlabel(line.axis)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    if line.recommended is not None:
+        axes.axvspan(*line.recommended, color=RULE, alpha=0.55, linewidth=0, zorder=0)
+    if line.preset is not None:
+        axes.axvline(line.preset, color=INK, linewidth=1.0, linestyle="dotted", zorder=3)
+        axes.annotate(
+            f"{line.preset:g}", (line.preset, 0.5), xytext=(3, 0), textcoords="offset points", fontsize=SMALL,
+            color=GREY, va="center", path_effects=HALO,
+        )  # fmt: skip

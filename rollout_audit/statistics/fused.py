@@ -79,10 +79,13 @@ class BinnedTokens:
 
 @cache
 def is_available() -> bool:
-    """Whether Numba can be imported; without it the tensor path does the same."""
+    """Whether the loops can be compiled: not without Numba, nor where it finds no folder to keep them in.
+
+    The tensor path does the same without them. Loads or compiles them when first asked.
+    """
     try:
-        import numba  # noqa: F401
-    except ImportError:
+        _kernels()
+    except (ImportError, RuntimeError, OSError):
         return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.statistics import fused
 from rollout_audit.statistics.native import NATIVE_CUTS
-from rollout_audit.statistics.pair import PairState, _by_loops, _by_tensors
+from rollout_audit.statistics.pair import PairState, _by_loops, _by_tensors, pair_state
 from rollout_audit.statistics.plan import PairPlan
 from tests.builders import CPU, chunk_of, chunks
 
@@ -96,3 +97,20 @@ def test_float32_columns_give_the_difference_of_the_stored_values(values: list[f
     wide = stored["old_log_probs"].astype(np.float64) - stored["rollout_log_probs"].astype(np.float64)
     np.testing.assert_array_equal(found, np.sort(wide))
     assert math.isfinite(found.sum())
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("no numba"), RuntimeError("cannot cache function: no locator available")]
+)
+def test_where_nothing_can_be_compiled_tensors_do_the_work(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Numba is missing, or a container leaves it no folder to write to."""
+
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(fused, "_kernels", fails)
+    monkeypatch.setattr(fused, "is_available", fused.is_available.__wrapped__)
+    assert not fused.is_available()
+    chunk, plan = chunk_of([[0.1, -0.2]]), replace(PLAN, compiled=True)
+    state = pair_state(Packed(chunk, CPU), "old_log_probs", "rollout_log_probs", plan)
+    assert state.rows.columns()["valid_tokens"].tolist() == [2.0]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rollout_audit.corrections.packing import Packed
@@ -17,6 +18,7 @@ from rollout_audit.statistics import fused
 from rollout_audit.statistics.native import NATIVE_CUTS
 from rollout_audit.statistics.pair import PairState, _by_loops, _by_tensors, pair_state
 from rollout_audit.statistics.plan import PairPlan
+from rollout_audit.statistics.rows import row_statistic
 from tests.builders import CPU, chunk_of, chunks
 
 PLAN = PairPlan({name: p.correction for name, p in PRESETS.items()}, NATIVE_CUTS)
@@ -42,6 +44,14 @@ def test_every_preset_fits_the_loops() -> None:
     assert PLAN.fits_loops
 
 
+def on_a_bound(state: PairState) -> bool:
+    """Whether a row's sum lies on a bound up to the order of summation: then either answer is right."""
+    rows = {name: torch.from_numpy(column) for name, column in state.rows.columns().items()}
+    statistics = [(rule, row_statistic(rule, rows)) for rules in PLAN.filters for rule in rules]
+    bounds = ((values, bound) for rule, values in statistics for bound in (rule.lower, rule.upper) if bound is not None)
+    return any(bool((values - bound).abs().min() < 1e-9) for values, bound in bounds)
+
+
 @settings(max_examples=200, deadline=None)
 @given(chunks())
 def test_same_rows(chunk: Chunk) -> None:
@@ -61,6 +71,7 @@ def test_same_rows(chunk: Chunk) -> None:
 @given(chunks())
 def test_same_cells_values_and_worst_tokens(chunk: Chunk) -> None:
     loops, tensors = both(chunk)
+    assume(not on_a_bound(tensors))
     assert loops.cells.parts.keys() == tensors.cells.parts.keys()
     for key, cells in tensors.cells.parts.items():
         mine = loops.cells.parts[key]

@@ -118,15 +118,6 @@ class _Assembly:
     def steps(self) -> list[int]:
         return sorted({int(step) for step in self.common["step"]})
 
-    @cached_property
-    def by_step(self) -> Mapping[int, tuple[Mapping[Pair, Metrics], Mapping[str, Stages]]]:
-        """step → native metrics of each pair, and stages of each correction."""
-        found = {}
-        for step in self.steps:
-            scopes = {pair: evidence.scope(step) for pair, evidence in self.evidence.items()}
-            found[step] = ({p: native_metrics(s) for p, s in scopes.items()}, self._stages_in(scopes))
-        return found
-
     def _stages_in(self, scopes: Mapping[Pair, Scope]) -> Mapping[str, Stages]:
         corrections = self.audit.options.corrections
         return {n: correction_stages(scopes[self.audit.pair_of(c)], n, c) for n, c in corrections.items()}
@@ -218,10 +209,11 @@ class _Assembly:
         )
 
     def _step_report(self, step: int) -> StepReport:
-        native, stages = self.by_step[step]
         primary = self.audit.primary
+        scopes = {pair: evidence.scope(step) for pair, evidence in self.evidence.items()}
+        native, stages = {pair: native_metrics(scope) for pair, scope in scopes.items()}, self._stages_in(scopes)
         verdicts = health.judge(self._figures(self.audit.options.reference, native, stages))
-        rows = self.evidence[primary].scope(step).rows
+        rows = scopes[primary].rows
         tokens = int(rows["valid_tokens"].sum())
         return StepReport(
             step=step,

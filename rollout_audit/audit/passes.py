@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.pictures import TokenSample
 from rollout_audit.corrections.packing import Packed
+from rollout_audit.corrections.tokens import row_sum
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import Dump
 from rollout_audit.engines.threads import map_in_order
@@ -148,7 +149,7 @@ def _common_columns(packed: Packed) -> dict[str, NDArray[np.float64]]:
 
 def _row_means(values: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """NaN for a row without valid tokens."""
-    sums = torch.segment_reduce(torch.from_numpy(values), "sum", lengths=torch.from_numpy(lengths), initial=0.0)
+    sums = row_sum(torch.from_numpy(values), torch.from_numpy(lengths))
     with np.errstate(invalid="ignore"):
         return np.asarray(sums.numpy() / lengths)
 

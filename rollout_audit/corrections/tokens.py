@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -41,10 +41,6 @@ class Tokens:
     @property
     def rows(self) -> int:
         return self.lengths.shape[0]
-
-    def with_training(self, training_log_probs: Tensor) -> Tokens:
-        """The same tokens seen by another training policy."""
-        return replace(self, training_log_probs=training_log_probs)
 
 
 def k3(log_ratio: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollout_audit.corrections.model import (
-    Aggregation,
     Bound,
     Correction,
     Denominator,
@@ -27,6 +26,7 @@ from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk
+from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import fraction, mean, summarise
 from rollout_audit.trainers.settings import Settings
@@ -50,17 +50,7 @@ DEFAULTS: dict[str, object] = {
     "rs_upper_bound": None,
     "rs_veto_threshold": None,
 }
-LEVELS: dict[str | None, Level] = {
-    "token": Level.TOKEN,
-    "sequence": Level.SEQUENCE,
-    "geometric": Level.GEOMETRIC,
-}
 MODES: dict[str | None, Bound] = {"truncate": Bound.TRUNCATE, "clip": Bound.CLIP, "mask": Bound.MASK}
-AGGREGATIONS = {
-    Level.TOKEN: Aggregation.TOKEN,
-    Level.SEQUENCE: Aggregation.SEQ_SUM,
-    Level.GEOMETRIC: Aggregation.SEQ_MEAN,
-}
 
 QUIRKS = (
     Quirk(

@@ -14,7 +14,6 @@ import numpy as np
 
 from rollout_audit.corrections.model import (
     SAFETY_CLAMP,
-    Aggregation,
     Bound,
     Correction,
     Level,
@@ -26,6 +25,7 @@ from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
 from rollout_audit.trainers.settings import Settings
@@ -54,18 +54,8 @@ DEFAULTS: dict[str, object] = {
     "rollout_is_threshold_lower": None,
     "rollout_is_veto_threshold": None,
 }
-LEVELS: dict[str | None, Level] = {
-    "token": Level.TOKEN,
-    "sequence": Level.SEQUENCE,
-    "geometric": Level.GEOMETRIC,
-}
 MODES: dict[str | None, Bound] = {"truncate": Bound.TRUNCATE, "mask": Bound.MASK, "clip": Bound.MASK}
 """mask was called clip for one day"""
-AGGREGATIONS = {
-    Level.TOKEN: Aggregation.TOKEN,
-    Level.SEQUENCE: Aggregation.SEQ_SUM,
-    Level.GEOMETRIC: Aggregation.SEQ_MEAN,
-}
 LEVELS_OF_PERCENTILES = (0.25, 0.50, 0.75, 0.95, 0.99)
 
 QUIRKS = (

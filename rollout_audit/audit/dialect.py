@@ -82,7 +82,7 @@ def trainer_metrics(
     dialect, settings = configure(trainer, config)
     its = _Dialect(dump, dialect, settings)
     chunks = dump.chunks(
-        fields=(its.pair.training, "advantages"),
+        fields=(its.pair.training, "advantages", "reward"),
         chunk_tokens=chunk_tokens,
         on_fault=on_fault,
         steps=steps,

@@ -47,12 +47,15 @@ class Packed:
     def tokens(self, training: str, rollout: str = "rollout_log_probs") -> Tokens:
         """The pair of policies in those two columns."""
         has_advantages = self.chunk.advantages is not None
+        rewards = self.chunk.reward
         return Tokens(
             lengths=torch.from_numpy(self.lengths).to(self.device),
             training_log_probs=self.column(training),
             rollout_log_probs=self.column(rollout),
             segment_lengths=self.segment_lengths,
             advantages=self.column("advantages") if has_advantages else None,
+            response_lengths=torch.from_numpy(np.diff(self.chunk.offsets)).to(self.device),
+            rewards=None if rewards is None else torch.from_numpy(rewards).to(self.device),
         )
 
 

@@ -32,6 +32,10 @@ class Tokens:
     """int64 [segments] length of each run of mask 1, in order; runs never cross a row"""
     advantages: Tensor | None = None
     """float64 [tokens]"""
+    response_lengths: Tensor | None = None
+    """int64 [rows] all positions of each response, masked ones too: what a trainer pads to"""
+    rewards: Tensor | None = None
+    """float64 [rows]"""
 
     @cached_property
     def log_ratio(self) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, overload
@@ -13,11 +12,13 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values, one_torch_thread
+from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, configure
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
-from rollout_audit.engines.threads import default_workers, map_in_order
+from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.threads import default_workers
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
@@ -81,14 +82,15 @@ def trainer_metrics(
     """
     dialect, settings = configure(trainer, config)
     its = _Dialect(dump, dialect, settings)
-    chunks = dump.chunks(
+    reading = Reading(
+        dump,
         fields=(its.pair.training, "advantages", "reward"),
         chunk_tokens=chunk_tokens,
         on_fault=on_fault,
         steps=steps,
         limit=limit,
     )
-    batches = its.gather(chunks)
+    batches = its.gather(reading)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -100,10 +102,10 @@ class _Dialect:
     trainer: Trainer[Any]
     config: Any
 
-    def gather(self, chunks: Iterable[Chunk]) -> _Batches:
+    def gather(self, reading: Reading) -> _Batches:
         columns, pair = RowTable(), PairState()
         with one_torch_thread():
-            for part, state in map_in_order(self._chunk, chunks, default_workers()):
+            for part, state in reading.map(self._chunk, default_workers(), FaultLog()):
                 columns.absorb(part)
                 if state is not None:
                     pair.absorb(state)

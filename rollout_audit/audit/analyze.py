@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from rollout_audit.audit.assemble import assemble
+from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.report import Report
 from rollout_audit.audit.sweep import default_grid
@@ -71,7 +72,8 @@ def analyze(
     )
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)
-    return assemble(audit, state, log, created)
+    with one_torch_thread():
+        return assemble(audit, state, log, created)
 
 
 def _as_preset(given: str | Preset) -> Preset:

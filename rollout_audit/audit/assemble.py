@@ -37,11 +37,12 @@ from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.statistics.batches import Batches
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
-from rollout_audit.statistics.stages import STAGES, correction_stages
+from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, correction_stages, stages_of_batches
 from rollout_audit.statistics.sweep import Sweep
 
 __all__ = ["assemble"]
@@ -112,15 +113,29 @@ class _Assembly:
 
     @cached_property
     def stages(self) -> Mapping[str, Stages]:
-        return self._stages_in(self.pooled)
+        corrections = self.audit.options.corrections
+        return {n: correction_stages(self.pooled[self.audit.pair_of(c)], n, c) for n, c in corrections.items()}
 
     @cached_property
     def steps(self) -> list[int]:
         return sorted({int(step) for step in self.common["step"]})
 
-    def _stages_in(self, scopes: Mapping[Pair, Scope]) -> Mapping[str, Stages]:
-        corrections = self.audit.options.corrections
-        return {n: correction_stages(scopes[self.audit.pair_of(c)], n, c) for n, c in corrections.items()}
+    @cached_property
+    def step_scopes(self) -> Mapping[int, Mapping[Pair, Scope]]:
+        return {step: {pair: e.scope(step) for pair, e in self.evidence.items()} for step in self.steps}
+
+    @cached_property
+    def step_stages(self) -> Mapping[int, Mapping[str, Stages]]:
+        """Every correction on every step, all steps at once."""
+        found: dict[int, dict[str, Stages]] = {step: {} for step in self.steps}
+        scored = [step for step in self.steps if self.step_scopes[step][self.audit.primary].tokens]
+        batches = {pair: Batches(tuple(self.step_scopes[step][pair] for step in scored)) for pair in self.audit.pairs}
+        for name, correction in self.audit.options.corrections.items():
+            stages = stages_of_batches(batches[self.audit.pair_of(correction)], name, correction) if scored else []
+            of_step = dict(zip(scored, stages, strict=True))
+            for step in self.steps:
+                found[step][name] = of_step.get(step, NOTHING_TO_WEIGH)
+        return found
 
     def _figures(self, name: str, native: Mapping[Pair, Metrics], stages: Mapping[str, Stages]) -> health.Figures:
         """What the health rules look at, of the whole dump or of one step."""
@@ -210,8 +225,8 @@ class _Assembly:
 
     def _step_report(self, step: int) -> StepReport:
         primary = self.audit.primary
-        scopes = {pair: evidence.scope(step) for pair, evidence in self.evidence.items()}
-        native, stages = {pair: native_metrics(scope) for pair, scope in scopes.items()}, self._stages_in(scopes)
+        scopes, stages = self.step_scopes[step], self.step_stages[step]
+        native = {pair: native_metrics(scope) for pair, scope in scopes.items()}
         verdicts = health.judge(self._figures(self.audit.options.reference, native, stages))
         rows = scopes[primary].rows
         tokens = int(rows["valid_tokens"].sum())
@@ -247,7 +262,7 @@ class _Assembly:
             keeps=effective_intervals(correction),
             recommended=preset.recommended,
             training_column=self.audit.pair_of(correction).training,
-            stages=StageReport(**{stage: dict(stages[stage]) for stage in STAGES}),
+            stages=StageReport(**_plain(stages)),
             reasons=_stage_reasons(stages),
             status=health.mark(self._figures(preset.name, self.native, self.stages)),
         )
@@ -311,7 +326,12 @@ def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:
 
 
 def _step_correction(stages: Stages) -> StepCorrection:
-    return StepCorrection(**{stage: dict(stages[stage]) for stage in STAGES}, reasons=_stage_reasons(stages))
+    # not validated again: `Metrics` holds finite numbers and nulls alone, and there are thousands of these
+    return StepCorrection.model_construct(**_plain(stages), reasons=_stage_reasons(stages))
+
+
+def _plain(stages: Stages) -> dict[str, dict[str, float | int | None]]:
+    return {stage: stages[stage].as_dict() for stage in STAGES}
 
 
 def _stage_reasons(stages: Stages) -> dict[str, str]:

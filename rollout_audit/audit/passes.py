@@ -101,7 +101,7 @@ def run_pass(
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Chunks already run side by side: torch splitting each operation again would only make threads wait."""
+    """Chunks run side by side, and the rest is short: torch splitting an operation only makes threads wait."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -110,12 +110,17 @@ def _statistic_interval(rule: Rule) -> Interval:
 
 
 def _open_beyond(interval: Interval, clamp: float | None) -> Interval:
-    """Where d is clamped to ±c first, an end at or beyond c never rejects."""
+    """Where d is clamped to ±c first, an end beyond c never rejects, and one beyond the other side always does."""
     if clamp is None:
         return interval
-    lower = -math.inf if interval.lower <= -clamp else interval.lower
-    upper = math.inf if interval.upper >= clamp else interval.upper
-    return Interval(lower, upper)
+    return Interval(_beyond(interval.lower, clamp), -_beyond(-interval.upper, clamp))
+
+
+def _beyond(lower: float, clamp: float) -> float:
+    """A lower end on d clamped to ±c, as one on d itself."""
+    if lower <= -clamp:
+        return -math.inf
+    return math.inf if lower > clamp else lower
 
 
 def _last(start: float, direction: float, satisfies: Callable[[float], bool], reach: float) -> float:

@@ -87,15 +87,14 @@ class CellTable:
 def population_of(cells: Iterable[Cells], grid: CellGrid) -> Population:
     """The sum of some classes as one population of token weights."""
     total = Cells.total(list(cells))
-    middle = grid.midpoints[total.index]
+    at_middle, excess_at_middle = grid.ratios[total.index], grid.excesses[total.index]
     with np.errstate(over="ignore", invalid="ignore"):
-        at_middle = np.exp(middle)
         return Population(
             edges=grid.edges[total.index],
-            values=middle,
+            values=grid.midpoints[total.index],
             counts=total.counts,
             ratio=at_middle * (total.counts + total.sum_u),
-            excess=total.counts * np.expm1(middle) + at_middle * total.sum_u,
+            excess=total.counts * excess_at_middle + at_middle * total.sum_u,
             spread=at_middle**2 * np.maximum(total.sum_u_sq - total.sum_u**2 / total.counts, 0.0),
         )
 

@@ -188,7 +188,7 @@ def _tables(grid: CellGrid) -> tuple[Floats, Floats, Floats, Floats, Ints]:
     cuts = np.asarray(grid.cuts, dtype=np.float64)
     fine = CellGrid().edges
     below = np.searchsorted(cuts, np.concatenate([[-np.inf], fine[:-1]]), side="right")
-    return middle, np.exp(middle), np.expm1(middle), cuts, np.append(below, len(cuts))
+    return middle, grid.ratios, grid.excesses, cuts, np.append(below, len(cuts))
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,16 @@ class CellGrid:
         upper = np.minimum(self.edges, 2.0**HIGHEST_EXPONENT)
         return (lower + upper) / 2.0
 
+    @cached_property
+    def ratios(self) -> NDArray[np.float64]:
+        """[cells] exp of each midpoint"""
+        return np.exp(self.midpoints)
+
+    @cached_property
+    def excesses(self) -> NDArray[np.float64]:
+        """[cells] expm1 of each midpoint"""
+        return np.expm1(self.midpoints)
+
     def cell_of(self, log_ratio: Tensor) -> Tensor:
         """[tokens] int64 index of the cell of each log-ratio: the number of edges below it."""
         fine = fine_bin(log_ratio)

@@ -40,10 +40,22 @@ class Metrics(Mapping[str, float | int | None]):
     reasons: Mapping[str, str]
 
     def __init__(self, figures: Mapping[str, Figure]) -> None:
-        checked = {name: figure(value) for name, value in figures.items()}
-        self._values = {name: _number(value) for name, value in checked.items()}
-        remarks = {name: _remark(value) for name, value in checked.items()}
-        self.reasons = MappingProxyType({name: remark for name, remark in remarks.items() if remark})
+        values: dict[str, float | int | None] = {}
+        reasons: dict[str, str] = {}
+        for name, value in figures.items():
+            if type(value) is float and math.isfinite(value):
+                values[name] = value
+                continue
+            checked = figure(value)
+            values[name] = _number(checked)
+            if remark := _remark(checked):
+                reasons[name] = remark
+        self._values = values
+        self.reasons = MappingProxyType(reasons)
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """The values alone."""
+        return dict(self._values)
 
     def __getitem__(self, name: str) -> float | int | None:
         return self._values[name]

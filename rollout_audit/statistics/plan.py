@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rollout_audit.corrections.cuts import EVERYTHING, Interval, token_interval
 from rollout_audit.corrections.model import Aggregation, Correction, Level, Rule, Statistic
 from rollout_audit.statistics.grid import CellGrid
-from rollout_audit.statistics.population import pieces
+from rollout_audit.statistics.populations import pieces
 
 __all__ = ["PairPlan", "is_interval", "rejection_interval", "unordered_rules"]
 

@@ -1,34 +1,19 @@
-"""A population of importance weights, and what bounds do to it.
+"""A population of importance weights.
 
 Tokens binned by cell, rows weighted by their tokens, rows counted once: all are the same thing, log-ratios in ascending
-order with multiplicities and exact sums. A bounded weight is piecewise: on each interval of the log-ratio it is either
-the ratio itself or a constant, so every moment is a sum over slices.
+order with multiplicities and exact sums.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import weight_interval
-from rollout_audit.corrections.model import Bound, Weight
-
-__all__ = [
-    "Moments",
-    "Piece",
-    "Population",
-    "mass_lost",
-    "moments",
-    "pieces",
-    "piecewise",
-    "weight_quantiles",
-    "weighted_quantiles",
-]
+__all__ = ["Population", "weighted_quantiles"]
 
 Array = NDArray[np.float64]
 
@@ -63,6 +48,11 @@ class Population:
             excess: Array = np.expm1(values) * repeats
         return cls(values, values, repeats, ratio, excess, np.zeros(len(values)))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Population]) -> Population:
+        """The atoms of all parts end to end."""
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
     @property
     def size(self) -> int:
         return int(self.counts.sum())
@@ -82,126 +72,6 @@ class Population:
             self.excess[span],
             self.spread[span],
         )
-
-
-class Piece(NamedTuple):
-    """On log-ratios in (the piece before, upper] the weight is `value`, or the ratio itself where that is None."""
-
-    upper: float
-    value: float | None
-
-
-def pieces(weight: Weight) -> tuple[Piece, ...]:
-    """The bounded weight as a function of the log-ratio at its own level, in ascending order."""
-    inside = weight_interval(weight)
-    clamp = math.inf if weight.clamp is None else weight.clamp
-    zeroes = weight.bound is Bound.MASK
-    below, above = (0.0, 0.0) if zeroes else (weight.lower, weight.upper)
-    listed = [
-        Piece(math.nextafter(inside.lower, -math.inf), below),
-        Piece(math.nextafter(min(max(-clamp, inside.lower), inside.upper), -math.inf), math.exp(-clamp)),
-        Piece(min(clamp, inside.upper), None),
-        Piece(inside.upper, math.exp(clamp) if clamp < math.inf else None),
-        Piece(math.inf, above),
-    ]
-    return tuple(
-        p for p, before in zip(listed, [None, *listed], strict=False) if before is None or p.upper > before.upper
-    )
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Of the weights of a population."""
-
-    size: int
-    zeros: int
-    mean: float
-    variance: float
-    """around the mean, divided by the size"""
-
-    @property
-    def std(self) -> float:
-        return math.sqrt(self.variance)
-
-    @property
-    def ess(self) -> float:
-        """(Σw)² / (n Σw²); NaN where every weight is 0, or too small to be squared."""
-        square = self.mean**2
-        return square / (square + self.variance) if square else math.nan
-
-    def scaled(self, factor: float) -> Moments:
-        """The moments of w / factor."""
-        return Moments(self.size, self.zeros, self.mean / factor, self.variance / factor**2)
-
-
-def moments(population: Population, parts: Sequence[Piece]) -> Moments:
-    """Moments of the piecewise weight, exact where every piece ends at a cut of the population.
-
-    The variance is summed around the mean, atom by atom, so that weights that are alike do not cancel.
-    """
-    spans = [(piece.value, population.part(span)) for piece, span in _spans(population, parts)]
-    size = sum(atoms.size for _, atoms in spans)
-    zeros = sum(atoms.size for value, atoms in spans if value == 0.0)
-    excess = sum(_excess(value, atoms) for value, atoms in spans) / max(size, 1)
-    if abs(excess) < 0.5:
-        squares = sum(_squares(value, atoms, atoms.excess, 1.0, excess) for value, atoms in spans)
-        return Moments(size, zeros, 1.0 + excess, squares / max(size, 1))
-    mean = sum(_total(value, atoms) for value, atoms in spans) / max(size, 1)
-    squares = sum(_squares(value, atoms, atoms.ratio, 0.0, mean) for value, atoms in spans)
-    return Moments(size, zeros, mean, squares / max(size, 1))
-
-
-def _excess(value: float | None, atoms: Population) -> float:
-    return float(atoms.excess.sum()) if value is None else atoms.size * (value - 1.0)
-
-
-def _total(value: float | None, atoms: Population) -> float:
-    return float(atoms.ratio.sum()) if value is None else atoms.size * value
-
-
-def _squares(value: float | None, atoms: Population, sums: Array, origin: float, mean: float) -> float:
-    """Σ(w − origin − mean)², where `sums` are the atoms' Σ(ρ − origin)."""
-    if value is not None:
-        return atoms.size * (value - origin - mean) ** 2
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float((atoms.spread + atoms.counts * (sums / atoms.counts - mean) ** 2).sum())
-
-
-def _spans(population: Population, parts: Sequence[Piece]) -> Iterator[tuple[Piece, slice]]:
-    """The atoms of each piece that has any."""
-    start = 0
-    for piece in parts:
-        stop = max(start, int(np.searchsorted(population.edges, piece.upper, side="right")))
-        if stop > start:
-            yield piece, slice(start, stop)
-        start = stop
-
-
-def piecewise(population: Population, parts: Sequence[Piece]) -> Array:
-    """[atoms] the weight of each atom's value."""
-    with np.errstate(over="ignore"):
-        weights = np.exp(population.values)
-    for piece, span in _spans(population, parts):
-        if piece.value is not None:
-            weights[span] = piece.value
-    return weights
-
-
-def mass_lost(population: Population, parts: Sequence[Piece]) -> float:
-    """Σ max(ρ − w, 0): every piece lies wholly above or wholly below its constant."""
-    lost = 0.0
-    for piece, span in _spans(population, parts):
-        if piece.value is not None:
-            atoms = population.part(span)
-            lost += max(float(atoms.ratio.sum()) - atoms.size * piece.value, 0.0)
-    return lost
-
-
-def weight_quantiles(population: Population, parts: Sequence[Piece], at: Sequence[float]) -> list[float]:
-    """Quantiles of the piecewise weight, linear between order statistics."""
-    weights = piecewise(population, parts)
-    order = np.argsort(weights, kind="stable")
-    return weighted_quantiles(weights[order], population.counts[order], at)
 
 
 def weighted_quantiles(ascending: Array, counts: NDArray[np.int64], at: Sequence[float]) -> list[float]:

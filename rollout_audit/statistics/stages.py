@@ -1,4 +1,4 @@
-"""What one correction does to a batch: its weights raw, bounded, normalised and kept.
+"""What one correction does to each of some batches: its weights raw, bounded, normalised and kept.
 
 Moments come from exact sums. Quantiles are exact while the token log-ratios are kept (see `TokenValues`), and for
 sequence, geometric and segment weights always.
@@ -10,29 +10,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import weight_interval
+from rollout_audit.corrections.cuts import EVERYTHING, Interval, weight_interval
 from rollout_audit.corrections.model import Correction, Denominator, Level, Weight
+from rollout_audit.statistics.batches import Batches, Units
 from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics, Noted
-from rollout_audit.statistics.native import log_sum
 from rollout_audit.statistics.plan import rejection_interval, unordered_rules
-from rollout_audit.statistics.population import (
-    Moments,
-    Piece,
-    Population,
-    mass_lost,
-    moments,
-    pieces,
-    piecewise,
-    weight_quantiles,
-)
+from rollout_audit.statistics.populations import Piece, PiecewiseWeights, Populations, pieces
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["METRICS_OF_STAGE", "STAGES", "correction_stages"]
+__all__ = ["METRICS_OF_STAGE", "NOTHING_TO_WEIGH", "STAGES", "correction_stages", "stages_of_batches"]
 
 STAGES: Final = ("raw", "bounded", "normalised", "kept")
 QUANTILES: Final = {"p01": 0.01, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
@@ -62,59 +53,75 @@ METRICS_OF_STAGE: Final = {
 """In the order in which a metric without a stage is looked for"""
 
 Array = NDArray[np.float64]
-Figures = dict[str, Figure]
+Column = list[Figure]
+"""one figure a batch"""
+Columns = dict[str, Column]
+Stages = Mapping[str, Metrics]
+
+NOTHING_TO_WEIGH: Final[Stages] = {stage: Metrics(dict.fromkeys(METRICS_OF_STAGE[stage], NO_TOKEN)) for stage in STAGES}
+"""Of a batch without a valid token"""
 
 
-def correction_stages(scope: Scope, name: str, correction: Correction) -> Mapping[str, Metrics]:
-    """Metrics of one correction at each stage.
+def correction_stages(scope: Scope, name: str, correction: Correction) -> Stages:
+    """Metrics of one correction at each stage, on one batch (see `stages_of_batches`)."""
+    if not scope.tokens:
+        return NOTHING_TO_WEIGH
+    alone = scope.remember("alone", lambda: Batches((scope,)))
+    return stages_of_batches(alone, name, correction)[0]
+
+
+def stages_of_batches(batches: Batches, name: str, correction: Correction) -> list[Stages]:
+    """Metrics of one correction at each stage, on each batch.
 
     `name` is the correction's name in the plan of the pass, under which its segments stand.
     """
-    if not scope.tokens:
-        return _nothing_to_weigh()
     weight = correction.applied_weight
     segments = name if weight.level is Level.SEGMENT else None
-    every = scope.remember((weight, segments), lambda: _EveryToken(scope, weight, segments))
-    kept = _KeptTokens(scope, correction, every)
-    return {**every.stages, "kept": Metrics(kept.weights() | kept.rejection())}
+    every = batches.remember((weight, segments), lambda: _EveryToken(batches, weight, segments))
+    kept = _KeptTokens(batches, correction, every)
+    by_stage = {**every.stages, "kept": _by_batch(kept.weights() | kept.rejection())}
+    return [dict(zip(by_stage, metrics, strict=True)) for metrics in zip(*by_stage.values(), strict=True)]
 
 
-def _nothing_to_weigh() -> Mapping[str, Metrics]:
-    empty = Metrics(dict.fromkeys(WEIGHT_METRICS, NO_TOKEN))
-    return {
-        "raw": empty,
-        "bounded": Metrics(dict.fromkeys((*WEIGHT_METRICS, *BOUND_METRICS), NO_TOKEN)),
-        "normalised": Metrics(dict.fromkeys((*WEIGHT_METRICS, "batch_norm_factor"), NO_TOKEN)),
-        "kept": Metrics(dict.fromkeys((*WEIGHT_METRICS, *REJECTION_METRICS), NO_TOKEN)),
-    }
+def _by_batch(columns: Columns) -> list[Metrics]:
+    return [Metrics(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def _column(values: Array, *instead: tuple[NDArray[np.bool_], Figure]) -> Column:
+    """The values as figures; of the exceptions that apply to a batch the last counts."""
+    figures: Column = values.tolist()
+    for applies, figure in instead:
+        for batch in np.flatnonzero(applies):
+            figures[batch] = figure
+    return figures
 
 
 @dataclass(frozen=True)
-class _Units:
-    """Some weights before bounds: for moments, for quantiles, and one a sequence where that means something."""
+class _Weights:
+    """Some weights: for moments, for quantiles, and one a sequence where that means something."""
 
-    moments: Population
-    quantiles: Population
-    per_sequence: Population | None
+    moments: PiecewiseWeights
+    quantiles: PiecewiseWeights
+    per_sequence: PiecewiseWeights | None
 
 
 @dataclass(frozen=True)
 class _EveryToken:
     """A weight on all valid tokens: what presets with the same weight share."""
 
-    scope: Scope
+    batches: Batches
     weight: Weight
     segments: str | None
     """whose segments, at segment level"""
 
     @cached_property
-    def stages(self) -> Mapping[str, Metrics]:
-        bounded = self.weights_of(self.units, self.parts, 1.0)
-        normalised = self.weights_of(self.units, self.parts, self.factor) if self.weight.normalise else bounded
+    def stages(self) -> dict[str, list[Metrics]]:
+        bounded = self.figures_of(self.bounded, np.ones(len(self.batches.scopes)))
+        normalised = self.figures_of(self.bounded, self.factor) if self.weight.normalise else bounded
         return {
-            "raw": Metrics(self._raw()),
-            "bounded": Metrics(bounded | self._bounding()),
-            "normalised": Metrics(normalised | {"batch_norm_factor": self.factor}),
+            "raw": _by_batch(self._raw()),
+            "bounded": _by_batch(bounded | self._bounding()),
+            "normalised": _by_batch(normalised | {"batch_norm_factor": _column(self.factor)}),
         }
 
     @property
@@ -122,197 +129,197 @@ class _EveryToken:
         return self.weight.level
 
     @cached_property
-    def parts(self) -> tuple[Piece, ...]:
-        return pieces(self.weight)
+    def bounded(self) -> _Weights:
+        return self.weights(pieces(self.weight))
 
-    @cached_property
-    def units(self) -> _Units:
+    def weights(self, parts: tuple[Piece, ...]) -> _Weights:
         if self.level is Level.TOKEN:
-            return _Units(self.scope.token_cells(), self.scope.token_values(), None)
-        return self.units_with(self.table["valid_tokens"])
+            return _of_tokens(self.batches.token_cells(), self.batches.token_values(), parts, EVERYTHING)
+        return self.of_units(self.units["valid_tokens"], parts)
 
-    def units_with(self, counts: Array) -> _Units:
-        """Weights of rows or segments of which `counts` tokens each are left."""
-        by_token = Population.of_values(self.log_ratio, counts.astype(np.int64))
+    def of_units(self, tokens: Array, parts: tuple[Piece, ...]) -> _Weights:
+        """Weights of rows or segments of which so many tokens each are left."""
+        by_token = PiecewiseWeights(self.units.population(self.level, tokens), parts)
         if self.level not in (Level.SEQUENCE, Level.GEOMETRIC):
-            return _Units(by_token, by_token, None)
-        return _Units(by_token, by_token, Population.of_values(self.log_ratio[counts > 0]))
-
-    @property
-    def table(self) -> Mapping[str, Array]:
-        return self.scope.rows if self.segments is None else self.scope.segments[self.segments]
+            return _Weights(by_token, by_token, None)
+        by_sequence = PiecewiseWeights(self.units.population(self.level, (tokens > 0).astype(np.float64)), parts)
+        return _Weights(by_token, by_token, by_sequence)
 
     @cached_property
-    def log_ratio(self) -> Array:
-        """[rows] or [segments]"""
-        match self.level:
-            case Level.SEQUENCE:
-                return self.table["sum_d"]
-            case Level.GEOMETRIC:
-                return self.table["sum_d"] / self.table["valid_tokens"]
-            case Level.SEGMENT:
-                return self.table["log_ratio"]
-            case _:
-                return np.zeros(self.scope.sequences)
+    def units(self) -> Units:
+        return self.batches.rows if self.segments is None else self.batches.segments(self.segments)
 
     @cached_property
-    def factor(self) -> float:
-        """What batch normalisation divides by, the scope taken as one batch."""
+    def factor(self) -> Array:
+        """[batches] what batch normalisation divides by"""
         if not self.weight.normalise:
-            return 1.0
-        mean = moments(self.units.per_sequence or self.units.moments, self.parts).mean
-        return mean if mean > 1e-8 else 1.0
+            return np.ones(len(self.batches.scopes))
+        mean = (self.bounded.per_sequence or self.bounded.moments).mean
+        return np.where(mean > 1e-8, mean, 1.0)
 
-    def weights_of(self, units: _Units, parts: tuple[Piece, ...], factor: float) -> Figures:
-        if not units.moments.size:
-            return dict.fromkeys(WEIGHT_METRICS, NONE_KEPT)
-        of_tokens = moments(units.moments, parts).scaled(factor)
-        atoms = piecewise(units.quantiles, parts)
-        quantiles = weight_quantiles(units.quantiles, parts, list(QUANTILES.values()))
+    def figures_of(self, weights: _Weights, factor: Array) -> Columns:
+        some, drawn = weights.moments, weights.quantiles
+        none = (some.size == 0, NONE_KEPT)
+        overflow = ~np.isfinite(some.variance)
+        quantiles = drawn.quantiles(list(QUANTILES.values())) / factor
+        with np.errstate(invalid="ignore"):
+            std = np.sqrt(some.variance) / factor
         return {
-            "weight_mean": of_tokens.mean,
-            "weight_std": _std(of_tokens),
-            "weight_min": float(atoms.min()) / factor,
-            "weight_max": float(atoms.max()) / factor,
-            **{f"weight_{q}": x / factor for q, x in zip(QUANTILES, quantiles, strict=True)},
-            "ess": _ess(of_tokens),
-            "ess_seq": self._ess_seq(units, parts),
+            "weight_mean": _column(some.mean / factor, none),
+            "weight_std": _column(std, (overflow, OVERFLOW), (some.size < 2, Absent("n < 2")), none),
+            "weight_min": _column(drawn.least / factor, none),
+            "weight_max": _column(drawn.greatest / factor, none),
+            **{f"weight_{q}": _column(x, none) for q, x in zip(QUANTILES, quantiles, strict=True)},
+            "ess": _ess(some, none),
+            "ess_seq": self._ess_seq(weights, none),
         }
 
-    def _ess_seq(self, units: _Units, parts: tuple[Piece, ...]) -> Figure:
-        if units.per_sequence is None:
-            return Absent(f"no one weight a sequence at {self.level.value} level")
-        return _ess(moments(units.per_sequence, parts))
+    def _ess_seq(self, weights: _Weights, none: tuple[NDArray[np.bool_], Figure]) -> Column:
+        if weights.per_sequence is not None:
+            return _ess(weights.per_sequence, none)
+        missing = Absent(f"no one weight a sequence at {self.level.value} level")
+        return _column(np.zeros(len(self.batches.scopes)), (~none[0], missing), none)
 
-    def _raw(self) -> Figures:
-        figures = self.weights_of(self.units, RAW_PIECES, 1.0)
-        figures["ess"] = _log_ess(*self._raw_logs())
-        if self.units.per_sequence is not None:
-            x = self.units.per_sequence.values
-            figures["ess_seq"] = _log_ess(x, 2.0 * x, len(x))
+    def _raw(self) -> Columns:
+        figures = self.figures_of(self.weights(RAW_PIECES), np.ones(len(self.batches.scopes)))
+        tokens = np.log(self.batches.tokens)
+        if self.level is Level.TOKEN:
+            logs = self.units["log_sum_ratio"], self.units["log_sum_ratio_sq"]
+        else:
+            x, counts = self.units.log_ratio(self.level), np.log(self.units["valid_tokens"])
+            logs = x + counts, 2.0 * x + counts
+        figures["ess"] = _column(self._log_ess(*logs, tokens))
+        if self.level in (Level.SEQUENCE, Level.GEOMETRIC):
+            x = self.units.log_ratio(self.level)
+            figures["ess_seq"] = _column(self._log_ess(x, 2.0 * x, np.log(self.batches.sequences)))
         return figures
 
-    def _raw_logs(self) -> tuple[Array, Array, int]:
-        """log Σρ and log Σρ² of each row or segment, and the number of tokens: never overflows."""
-        if self.level is Level.TOKEN:
-            return self.table["log_sum_ratio"], self.table["log_sum_ratio_sq"], self.scope.tokens
-        x, counts = self.log_ratio, np.log(self.table["valid_tokens"])
-        return x + counts, 2.0 * x + counts, self.scope.tokens
+    def _log_ess(self, log_sums: Array, log_square_sums: Array, log_size: Array) -> Array:
+        """From logs of Σρ and Σρ² of each unit: never overflows."""
+        first, second = self.units.log_sums(log_sums), self.units.log_sums(log_square_sums)
+        return np.exp(np.minimum(2.0 * first - second - log_size, 0.0))
 
-    def _bounding(self) -> Figures:
-        tokens, n = self.units.moments, self.scope.tokens
-        inside = weight_interval(self.weight)
-        below = tokens.between(-math.inf, math.nextafter(inside.lower, -math.inf)) if inside.lower > -math.inf else None
-        within = tokens.between(-math.inf, inside.upper)
+    def _bounding(self) -> Columns:
+        inside, n, every = weight_interval(self.weight), self.batches.tokens, self.bounded.moments
+        below = Interval(-math.inf, math.nextafter(inside.lower, -math.inf))
         return {
-            "capped_fraction": (n - within.size) / n,
-            "below_lower_fraction": (below.size if below else 0) / n,
-            "zeroed_fraction": moments(tokens, self.parts).zeros / n,
-            "mass_lost": _mass_lost(tokens, self.parts),
+            "capped_fraction": _column((n - self._tokens_in(Interval(-math.inf, inside.upper))) / n),
+            "below_lower_fraction": _column(self._tokens_in(below) / n),
+            "zeroed_fraction": _column(every.zeros / n),
+            "mass_lost": self._mass_lost(),
         }
+
+    def _tokens_in(self, interval: Interval) -> Array:
+        return PiecewiseWeights(self.bounded.moments.populations, RAW_PIECES, interval).size
+
+    def _mass_lost(self) -> Column:
+        """Σ max(ρ − w, 0) / Σρ."""
+        every = self.bounded.moments
+        total = every.mass()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            lost = every.mass_lost() / total
+        return _column(lost, (total == 0, Absent("no mass: every ratio is 0")), (~np.isfinite(total), OVERFLOW))
+
+
+def _of_tokens(cells: Populations, values: Populations, parts: tuple[Piece, ...], kept: Interval) -> _Weights:
+    moments = PiecewiseWeights(cells, parts, kept)
+    return _Weights(moments, moments if values is cells else PiecewiseWeights(values, parts, kept), None)
 
 
 @dataclass(frozen=True)
 class _KeptTokens:
     """What the rules and the veto leave of a weight's tokens."""
 
-    scope: Scope
+    batches: Batches
     correction: Correction
     every: _EveryToken
 
-    def weights(self) -> Figures:
-        return self.every.weights_of(self.units, self.every.parts, self.every.factor)
+    def weights(self) -> Columns:
+        return self.every.figures_of(self.kept, self.every.factor)
 
     @cached_property
-    def units(self) -> _Units:
+    def kept(self) -> _Weights:
         if not self.correction.all_rules:
-            return self.every.units
+            return self.every.bounded
+        parts = pieces(self.every.weight)
         if self.every.level is not Level.TOKEN:
-            counts = self.row_kept if self.every.segments is None else self.every.table["kept"]
-            return self.every.units_with(counts)
-        inside = rejection_interval(self.correction)
+            counts = self.row_kept if self.every.segments is None else self.every.units["kept"]
+            return self.every.of_units(counts, parts)
         rules = unordered_rules(self.correction)
-        keep = self.scope.plan.filters.index(rules) if rules else None
-        cells, values = self.scope.token_cells(keep), self.scope.token_values(keep)
-        return _Units(cells.between(*inside), values.between(*inside), None)
+        keep = self.batches.plan.filters.index(rules) if rules else None
+        cells, values = self.batches.token_cells(keep), self.batches.token_values(keep)
+        return _of_tokens(cells, values, parts, rejection_interval(self.correction))
 
     @cached_property
     def row_kept(self) -> Array:
         """[rows] tokens of each row that are kept."""
-        return kept_of_rows(self.scope, self.correction)
+        return kept_of_rows(self.batches, self.correction)
 
-    def rejection(self) -> Figures:
-        scope, kept = self.scope, self.row_kept
-        total = float(kept.sum())
-        touched = kept < scope.rows["valid_tokens"]
+    def rejection(self) -> Columns:
+        rows, kept = self.batches.rows, self.row_kept
+        total = rows.sums(kept)
         return {
-            "masked_fraction": 1.0 - total / scope.tokens,
-            "seq_masked_fraction": float(np.count_nonzero(kept == 0)) / scope.sequences,
-            "seq_touched_fraction": float(np.count_nonzero(touched)) / scope.sequences,
-            "kept_reward_mean": _kept_reward(scope, kept),
-            "kept_positive_fraction": _kept_positive(scope, kept),
+            "masked_fraction": _column(1.0 - total / self.batches.tokens),
+            "seq_masked_fraction": _column(rows.sums(kept == 0) / self.batches.sequences),
+            "seq_touched_fraction": _column(rows.sums(kept < rows["valid_tokens"]) / self.batches.sequences),
+            "kept_reward_mean": _kept_reward(rows, kept),
+            "kept_positive_fraction": _kept_positive(rows, kept),
             **self._gradient_scale(total),
         }
 
-    def _gradient_scale(self, kept_tokens: float) -> Figures:
-        if not kept_tokens:
-            return {"gradient_scale_kept": NONE_KEPT, "gradient_scale_original": 0.0, "gradient_scale": 0.0}
-        mean = moments(self.units.moments, self.every.parts).mean / self.every.factor
-        both = {"gradient_scale_kept": mean, "gradient_scale_original": mean * kept_tokens / self.scope.tokens}
-        own = "kept" if self.correction.denominator is Denominator.KEPT else "original"
-        return {**both, "gradient_scale": both[f"gradient_scale_{own}"]}
+    def _gradient_scale(self, kept_tokens: Array) -> Columns:
+        none = kept_tokens == 0
+        with np.errstate(invalid="ignore"):
+            mean = self.kept.moments.mean / self.every.factor
+            original = np.where(none, 0.0, mean * kept_tokens / self.batches.tokens)
+        over_kept = _column(mean, (none, NONE_KEPT))
+        over_all = _column(original)
+        own = _column(mean, (none, 0.0)) if self.correction.denominator is Denominator.KEPT else over_all
+        return {"gradient_scale_kept": over_kept, "gradient_scale_original": over_all, "gradient_scale": own}
 
 
-def kept_of_rows(scope: Scope, correction: Correction) -> Array:
+def kept_of_rows(batches: Batches, correction: Correction) -> Array:
     """[rows] how many tokens of each row the rules and the veto leave."""
     rules = correction.all_rules
-    if rules in scope.plan.counters:
-        return scope.rows[f"kept_{scope.plan.counters.index(rules)}"]
-    kept = scope.rows["valid_tokens"].copy()
+    if rules in batches.plan.counters:
+        return batches.rows[f"kept_{batches.plan.counters.index(rules)}"]
+    kept = batches.rows["valid_tokens"]
     for rule in rules:
-        kept[~scope.row_keeps(rule)] = 0.0
+        kept = np.where(batches.row_keeps(rule), kept, 0.0)
     return kept
 
 
-def _ess(of: Moments) -> Figure:
-    if of.zeros == of.size:
-        return NO_WEIGHT
-    if not math.isfinite(of.variance):
-        return OVERFLOW
-    return UNDERFLOW if math.isnan(of.ess) else of.ess
+def _ess(of: PiecewiseWeights, none: tuple[NDArray[np.bool_], Figure]) -> Column:
+    return _column(
+        of.ess,
+        (np.isnan(of.ess), UNDERFLOW),
+        (~np.isfinite(of.variance), OVERFLOW),
+        (of.zeros == of.size, NO_WEIGHT),
+        none,
+    )
 
 
-def _std(of: Moments) -> Figure:
-    if of.size < 2:
-        return Absent("n < 2")
-    return of.std if math.isfinite(of.variance) else OVERFLOW
+def _kept_reward(rows: Units, kept: Array) -> Column:
+    if "reward" not in rows:
+        return _column(np.zeros(len(rows.parts)), (np.ones(len(rows.parts), dtype=bool), Absent("needs rewards")))
+    reward = rows["reward"]
+    recorded = (kept > 0) & ~np.isnan(reward)
+    infinite = rows.sums(recorded & np.isinf(reward)) > 0
+    mean, none = _mean(rows, reward, recorded)
+    return _column(mean, (none, NONE_KEPT), (infinite, Absent("a reward is infinite")))
 
 
-def _log_ess(log_sums: Array, log_square_sums: Array, size: int) -> Figure:
-    return math.exp(min(2.0 * log_sum(log_sums) - log_sum(log_square_sums) - math.log(size), 0.0))
+def _kept_positive(rows: Units, kept: Array) -> Column:
+    if "advantage" not in rows:
+        return _column(np.zeros(len(rows.parts)), (np.ones(len(rows.parts), dtype=bool), Absent("needs advantages")))
+    advantage = rows["advantage"]
+    share, none = _mean(rows, (advantage > 0).astype(np.float64), (kept > 0) & ~np.isnan(advantage))
+    return _column(share, (none, NONE_KEPT))
 
 
-def _mass_lost(population: Population, parts: tuple[Piece, ...]) -> Figure:
-    """Σ max(ρ − w, 0) / Σρ."""
-    total = float(population.ratio.sum())
-    if not math.isfinite(total):
-        return OVERFLOW
-    return mass_lost(population, parts) / total if total > 0 else Absent("no mass: every ratio is 0")
-
-
-def _kept_reward(scope: Scope, kept: Array) -> Figure:
-    if "reward" not in scope.rows:
-        return Absent("needs rewards")
-    values = scope.rows["reward"][kept > 0]
-    recorded = values[~np.isnan(values)]
-    if np.isinf(recorded).any():
-        return Absent("a reward is infinite")
-    return float(recorded.mean()) if len(recorded) else NONE_KEPT
-
-
-def _kept_positive(scope: Scope, kept: Array) -> Figure:
-    if "advantage" not in scope.rows:
-        return Absent("needs advantages")
-    values = scope.rows["advantage"][kept > 0]
-    values = values[~np.isnan(values)]
-    return float(np.count_nonzero(values > 0)) / len(values) if len(values) else NONE_KEPT
+def _mean(rows: Units, values: Array, chosen: NDArray[np.bool_]) -> tuple[Array, NDArray[Any]]:
+    """[batches] mean over the chosen rows, and where there is none."""
+    count = rows.sums(chosen)
+    total = rows.sums(np.where(chosen, values, 0.0))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return total / count, count == 0

@@ -65,3 +65,11 @@ def test_a_cap_beyond_the_clamp_never_caps() -> None:
 def test_a_lower_bound_on_a_divergence_is_refused() -> None:
     with pytest.raises(ConfigError, match="takes one upper bound"):
         token_interval(Rule(Statistic.K3, Aggregation.TOKEN, 0.1, 0.2))
+
+
+def test_an_end_beyond_the_far_side_of_the_clamp_leaves_nothing() -> None:
+    """d clamped to ±10 is never as small as log 1e-5: every weight is above such a cap."""
+    capped = weight_interval(Weight(Level.TOKEN, Bound.TRUNCATE, upper=1e-5, clamp=10.0))
+    raised = weight_interval(Weight(Level.TOKEN, Bound.MASK, 1e5, 2e5, clamp=10.0))
+    assert capped == (-math.inf, -math.inf)
+    assert raised == (math.inf, math.inf)

@@ -63,8 +63,11 @@ def part_of(chunk: Chunk, start: int, stop: int) -> Chunk:
     )
 
 
-def pass_plan(corrections: dict[str, Correction], extra_cuts: Sequence[float] = ()) -> PassPlan:
-    return PassPlan({ENGINE: PairPlan(corrections, tuple(extra_cuts))}, ENGINE, 1, [0], CPU)
+def pass_plan(
+    corrections: dict[str, Correction], extra_cuts: Sequence[float] = (), token_caps: tuple[float, ...] = ()
+) -> PassPlan:
+    plan = PairPlan(corrections, tuple(extra_cuts), token_caps=token_caps)
+    return PassPlan({ENGINE: plan}, ENGINE, 1, [0], CPU)
 
 
 def evidence_of(state: PassState, plan: PassPlan) -> Evidence:

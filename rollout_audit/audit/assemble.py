@@ -327,7 +327,7 @@ def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:
 
 def _step_correction(stages: Stages) -> StepCorrection:
     # not validated again: `Metrics` holds finite numbers and nulls alone, and there are thousands of these
-    return StepCorrection.model_construct(**_plain(stages), reasons=_stage_reasons(stages))
+    return StepCorrection.model_construct(None, **{**_plain(stages), "reasons": _stage_reasons(stages)})
 
 
 def _plain(stages: Stages) -> dict[str, dict[str, float | int | None]]:

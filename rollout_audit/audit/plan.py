@@ -84,6 +84,7 @@ class Audit:
             corrections=self._corrections_on(pair),
             extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *(() if grid is None else grid.cuts)),
             extra_clamps=() if grid is None else (SAFETY_CLAMP,),
+            token_caps=() if grid is None else grid.token_caps,
             keep_values=keeps_values(self.dump),
             compiled=pays_to_compile(self.dump),
         )

@@ -54,13 +54,20 @@ class Grid:
     vetoes: tuple[float, ...]
     fitted: int
     """thresholds of each sequence rule"""
-    joint_caps: tuple[float, ...]
+    joint: tuple[Weight, ...]
+    """weights tried under each family of sequence rules; token weights truncated only, at most 8"""
     joint_fitted: int
+
+    @property
+    def token_caps(self) -> tuple[float, ...]:
+        """Caps of token weights whose sums must be kept row by row."""
+        return tuple(w.upper for w in self.joint if w.level is Level.TOKEN and w.upper is not None)
 
     @cached_property
     def cuts(self) -> tuple[float, ...]:
         """Where tokens must be told apart so that every token threshold is answered exactly."""
-        bounds = [weight_interval(w) for part in self.weights for w in part if w.level is Level.TOKEN]
+        weights = (w for part in (*self.weights, self.joint) for w in part)
+        bounds = [weight_interval(w) for w in weights if w.level is Level.TOKEN]
         bounds += [token_interval(rule) for part in self.token_rules for rule in part]
         lower = {math.nextafter(interval.lower, -math.inf) for interval in bounds}
         return tuple(sorted(lower | {interval.upper for interval in bounds}))
@@ -81,7 +88,11 @@ def default_grid() -> Grid:
         ),
         vetoes=tuple(np.geomspace(1e-1, 1e-6, 16).tolist()),
         fitted=48,
-        joint_caps=(1.5, 2.0, 3.0, 5.0, 10.0),
+        joint=tuple(
+            Weight(level, Bound.TRUNCATE, upper=cap)
+            for level, caps in {Level.TOKEN: (1.5, 2.0, 3.0, 5.0), Level.SEQUENCE: (1.5, 2.0, 3.0, 5.0, 10.0)}.items()
+            for cap in caps
+        ),
         joint_fitted=24,
     )
 
@@ -153,10 +164,10 @@ def _parts(scope: Scope, grid: Grid) -> Iterator[Sweep]:
             yield sweep_rules(scope, fitted)
     vetoes = [Rule(Statistic.K1, Aggregation.SEQ_MAX, upper=-math.log(v), clamp=None) for v in grid.vetoes]
     yield sweep_rules(scope, vetoes)
-    for cap in grid.joint_caps:
+    for weight in grid.joint:
         for family in JOINT_FAMILIES:
             if fitted := _fitted(scope, family, grid.joint_fitted):
-                yield sweep_joint(scope, Weight(Level.SEQUENCE, Bound.TRUNCATE, upper=cap), fitted)
+                yield sweep_joint(scope, weight, fitted)
 
 
 def _fitted(scope: Scope, family: Family, points: int) -> list[Rule]:

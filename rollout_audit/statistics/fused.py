@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.statistics.grid import CellGrid
 
-__all__ = ["BinnedTokens", "RowPass", "bin_tokens", "is_available", "row_pass"]
+__all__ = ["BinnedTokens", "RowPass", "Wanted", "bin_tokens", "is_available", "row_pass"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,6 +52,22 @@ SUMS = (
     "min_prob_diff",
 )
 CLAMPED_SUMS = ("sum_d", "sum_abs_d", "sum_k2", "sum_k3")
+CAPPED_SUMS = ("sum_excess", "sum_excess_sq")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a plan asks of the first loop."""
+
+    grid: CellGrid
+    clamps: tuple[float, ...]
+    """bounds on |d| under which row sums are wanted too"""
+    caps: tuple[float, ...]
+    """caps on token weights whose row sums are wanted"""
+    intervals: Floats
+    """[counters, 2] intervals of d whose tokens are counted by row (`kept_0`, …)"""
+    worst: int
+    """how many of the largest |d| to keep"""
 
 
 @dataclass(frozen=True)
@@ -124,10 +140,7 @@ def row_pass(
     rollout: NDArray[Any],
     mask: NDArray[np.bool_],
     offsets: Ints,
-    grid: CellGrid,
-    clamps: tuple[float, ...],
-    intervals: Floats,
-    keep_worst: int,
+    wanted: Wanted,
 ) -> RowPass:
     """Read every token of a chunk once.
 
@@ -135,27 +148,26 @@ def row_pass(
         training: [tokens] log π, `rollout` log μ; narrower types are widened exactly, so that one compiled loop serves.
         mask: [tokens]; what lies under a 0 is never read.
         offsets: [rows + 1].
-        grid: the cells.
-        clamps: bounds on |d| under which row sums are wanted too.
-        intervals: [counters, 2] intervals of d whose tokens are counted by row (`kept_0`, …).
-        keep_worst: how many of the largest |d| to keep.
+        wanted: what else to keep beside the sums that are always there.
     """
-    tables = _tables(grid)
+    tables, clamps, caps, intervals = _tables(wanted.grid), wanted.clamps, wanted.caps, wanted.intervals
     rows, tokens = len(offsets) - 1, int(np.count_nonzero(mask))
     sums = np.empty((rows, len(SUMS)))
     clamped = np.empty((rows, len(clamps), len(CLAMPED_SUMS)))
-    counted = np.zeros((rows, len(intervals)))
+    counted, capped = np.zeros((rows, len(intervals))), np.zeros((rows, len(caps), len(CAPPED_SUMS)))
     log_ratio, u = _scratch.array("log_ratio", tokens), _scratch.array("u", tokens)
     cell = _scratch.array("cell", tokens, np.int32)
-    worst_at, worst_abs = np.full(keep_worst, -1), np.zeros(keep_worst)
+    worst_at, worst_abs = np.full(wanted.worst, -1), np.zeros(wanted.worst)
     pi, mu = _scratch.widened("training", training), _scratch.widened("rollout", rollout)
     _kernels().rows(
-        pi, mu, mask, offsets, *tables, np.asarray(clamps), intervals,
-        sums, clamped, counted, log_ratio, cell, u, worst_at, worst_abs,
+        pi, mu, mask, offsets, *tables, np.asarray(clamps), np.asarray(caps), intervals,
+        sums, clamped, capped, counted, log_ratio, cell, u, worst_at, worst_abs,
     )  # fmt: skip
     columns = {name: np.ascontiguousarray(sums[:, i]) for i, name in enumerate(SUMS)}
     for j, clamp in enumerate(clamps):
         columns |= {f"{name}@{clamp:g}": clamped[:, j, i].copy() for i, name in enumerate(CLAMPED_SUMS)}
+    for j, cap in enumerate(caps):
+        columns |= {f"{name}@{cap:g}": capped[:, j, i].copy() for i, name in enumerate(CAPPED_SUMS)}
     columns |= {f"kept_{i}": counted[:, i].copy() for i in range(len(intervals))}
     return RowPass(columns, log_ratio, cell, u, worst_at[worst_at >= 0])
 

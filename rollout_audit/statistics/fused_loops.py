@@ -10,6 +10,7 @@ import math
 import numpy as np
 from numba import njit, types
 
+from rollout_audit.corrections.model import SAFETY_CLAMP
 from rollout_audit.corrections.tokens import SERIES_BELOW
 from rollout_audit.statistics.grid import FIRST_RANK, MAGNITUDE, RANKS_PER_SIDE, SHIFT, ZERO_BIN
 
@@ -26,8 +27,9 @@ def writable(element, dimensions=1):
 F8, I8, I4 = types.float64, types.int64, types.int32
 ROWS = types.void(
     read_only(F8), read_only(F8), read_only(types.boolean), read_only(I8),
-    read_only(F8), read_only(F8), read_only(F8), read_only(F8), read_only(I8), read_only(F8), read_only(F8, 2),
-    writable(F8, 2), writable(F8, 3), writable(F8, 2), writable(F8), writable(I4), writable(F8),
+    read_only(F8), read_only(F8), read_only(F8), read_only(F8), read_only(I8),
+    read_only(F8), read_only(F8), read_only(F8, 2),
+    writable(F8, 2), writable(F8, 3), writable(F8, 3), writable(F8, 2), writable(F8), writable(I4), writable(F8),
     writable(I8), writable(F8),
 )  # fmt: skip
 BINS = types.void(
@@ -42,6 +44,7 @@ BLOCK = 1024
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 LEAST_EXPONENT = -708.0
+LEAST_EXCESS = math.expm1(-SAFETY_CLAMP)
 
 # Block after block, so that each short loop stays in the first cache and becomes vector instructions. Reassociation
 # is allowed where a loop only sums: the order is then fixed by the length of the block, not by the chunk.
@@ -176,6 +179,17 @@ def add_divergences(d, ratio, excess, out):
 
 
 @njit(**VECTOR)
+def add_capped(excess, floor, cap, out):
+    first = second = 0.0
+    for i in range(len(excess)):
+        own = min(max(excess[i], floor), cap - 1.0)
+        first += own
+        second += own * own
+    out[0] += first
+    out[1] += second
+
+
+@njit(**VECTOR)
 def add_probabilities(log_pi, log_mu, mu, mu_less_1, excess, out):
     sum_log_pi = sum_log_mu = sum_pi = sum_mu = sum_pi_sq = sum_mu_sq = sum_pi_mu = sum_diff = sum_abs_diff = 0.0
     high, low = out[20], out[21]
@@ -250,8 +264,8 @@ def gather(training, rollout, mask, start, stop, log_pi, log_mu, d, place):
 
 @njit(ROWS, **SCALAR)
 def rows(
-    training, rollout, mask, offsets, middle, exp_middle, expm1_middle, cuts, cuts_below, clamps, intervals,
-    sums, clamped, counted, log_ratio, cell, u, worst_at, worst_abs,
+    training, rollout, mask, offsets, middle, exp_middle, expm1_middle, cuts, cuts_below, clamps, caps, intervals,
+    sums, clamped, capped, counted, log_ratio, cell, u, worst_at, worst_abs,
 ):  # fmt: skip
     log_pi, log_mu, ratio, excess = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     mu, mu_less_1 = np.empty(BLOCK), np.empty(BLOCK)
@@ -281,6 +295,8 @@ def rows(
                 far_from_midpoints(d, xs, mid, mid_excess, v, r, e)
             exponentials(log_mu[:n], m, m_less_1, scale, scale_bits)
             add_divergences(d, r, e, total)
+            for j in range(len(caps)):
+                add_capped(e, LEAST_EXCESS, caps[j], capped[row, j])
             if farthest >= 0.25:
                 far_probabilities(d, p, m, e)
             add_probabilities(p, log_mu[:n], m, m_less_1, e, total)

@@ -103,7 +103,7 @@ def pair_state(packed: Packed, training: str, rollout: str, plan: PairPlan) -> P
 def _by_tensors(packed: Packed, training: str, rollout: str, plan: PairPlan) -> PairState:
     tokens = packed.tokens(training, rollout)
     steps = torch.from_numpy(packed.chunk.steps.astype(np.int64)).to(packed.device)
-    rows = row_columns(tokens, plan.clamps)
+    rows = row_columns(tokens, plan.clamps, plan.token_caps)
     token_class = _token_class(tokens, rows, plan.filters)
     for i, rules in enumerate(plan.counters):
         rows[f"kept_{i}"] = row_sum(_all_keep(rules, tokens).to(torch.float64), tokens.lengths)
@@ -122,9 +122,8 @@ def _by_tensors(packed: Packed, training: str, rollout: str, plan: PairPlan) -> 
 def _by_loops(packed: Packed, training: str, rollout: str, plan: PairPlan) -> PairState:
     chunk = packed.chunk
     pi, mu = getattr(chunk, training), getattr(chunk, rollout)
-    found = fused.row_pass(
-        pi, mu, chunk.response_mask, chunk.offsets, plan.grid, plan.clamps, plan.counted_intervals, KEPT
-    )
+    wanted = fused.Wanted(plan.grid, plan.clamps, plan.token_caps, plan.counted_intervals, KEPT)
+    found = fused.row_pass(pi, mu, chunk.response_mask, chunk.offsets, wanted)
     lengths = found.columns["valid_tokens"].astype(np.int64)
     rows = {name: torch.from_numpy(column) for name, column in found.columns.items()}
     row_class = _row_class(rows, plan.filters).numpy()

@@ -43,6 +43,8 @@ class PairPlan:
     extra_cuts: tuple[float, ...] = ()
     extra_clamps: tuple[float, ...] = ()
     """clamps on |d| under which row sums are wanted besides those of the corrections"""
+    token_caps: tuple[float, ...] = ()
+    """caps on token weights whose sums are kept for each row: token weights under any sequence rule"""
     keep_values: bool = True
     """whether the log-ratios themselves are kept, for exact quantiles"""
     compiled: bool = False

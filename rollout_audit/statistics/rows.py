@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rollout_audit.corrections.cuts import Interval
 from rollout_audit.corrections.direct import statistic_bounds
-from rollout_audit.corrections.model import Aggregation, Rule, Statistic
+from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Rule, Statistic
 from rollout_audit.corrections.tokens import Tokens, k3, row_max, row_min, row_sum, spread
 
 __all__ = ["row_columns", "row_rule_keeps", "row_statistic"]
@@ -17,10 +17,11 @@ __all__ = ["row_columns", "row_rule_keeps", "row_statistic"]
 Columns = Mapping[str, Tensor]
 
 
-def row_columns(tokens: Tokens, clamps: Sequence[float] = ()) -> dict[str, Tensor]:
+def row_columns(tokens: Tokens, clamps: Sequence[float] = (), caps: Sequence[float] = ()) -> dict[str, Tensor]:
     """float64 [rows] sums over the valid tokens of each row; empty rows hold 0, and ±inf for extremes.
 
-    For each clamp c, `sum_d@c` and its fellows hold the sums with d of each token clamped to ±c first.
+    For each clamp c, `sum_d@c` and its fellows hold the sums with d of each token clamped to ±c first. For each cap,
+    `sum_excess@cap` and `sum_excess_sq@cap` hold Σ(w − 1) and Σ(w − 1)² of the token weights w truncated there.
     """
     d, lengths = tokens.log_ratio, tokens.lengths
     return (
@@ -30,6 +31,7 @@ def row_columns(tokens: Tokens, clamps: Sequence[float] = ()) -> dict[str, Tenso
         | _log_space_sums(d, lengths)
         | _probabilities(tokens)
         | _clamped(d, lengths, clamps)
+        | _capped(d, lengths, caps)
     )
 
 
@@ -114,6 +116,15 @@ def _clamped(d: Tensor, lengths: Tensor, clamps: Sequence[float]) -> dict[str, T
         columns[f"sum_abs_d@{clamp:g}"] = row_sum(x.abs(), lengths)
         columns[f"sum_k2@{clamp:g}"] = row_sum(x.square() / 2.0, lengths)
         columns[f"sum_k3@{clamp:g}"] = row_sum(k3(x), lengths)
+    return columns
+
+
+def _capped(d: Tensor, lengths: Tensor, caps: Sequence[float]) -> dict[str, Tensor]:
+    excess, columns = d.clamp(min=-SAFETY_CLAMP).expm1(), {}
+    for cap in caps:
+        own = excess.clamp(max=cap - 1.0)
+        columns[f"sum_excess@{cap:g}"] = row_sum(own, lengths)
+        columns[f"sum_excess_sq@{cap:g}"] = row_sum(own.square(), lengths)
     return columns
 
 

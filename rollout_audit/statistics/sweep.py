@@ -111,30 +111,54 @@ def sweep_rules(scope: Scope, rules: Sequence[Rule]) -> Sweep:
 
 
 def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
-    """A sequence or geometric weight under one nested family of sequence rules."""
-    w = np.empty(scope.sequences)
-    w[_row_order(scope, weight.level)] = _sequences_at(scope, weight.level, weight.clamp).weights(weight)
-    n = scope.rows["valid_tokens"]
+    """A weight under one nested family of sequence rules; token weights truncated at one of the plan's caps."""
+    of_row = _weights_of_rows(scope, weight)
     kept = _sequence_rules(scope, rules)
-    sums = {name: kept.along(values) for name, values in {"w": n * w, "w2": n * w * w, "s": w, "s2": w * w}.items()}
+    first, second = kept.along(of_row.excess), kept.along(of_row.square)
     every = sweep_weights(scope, [weight]).figures
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = sums["w"] / kept.tokens
-        variance = np.maximum(sums["w2"] / kept.tokens - mean**2, 0.0)
+        excess = first / kept.tokens
+        mean, variance = 1.0 + excess, np.maximum(second / kept.tokens - excess**2, 0.0)
         return Sweep.of(
             [Correction(weight, (rule,)) for rule in rules],
-            ess=sums["w"] ** 2 / (kept.tokens * sums["w2"]),
-            ess_seq=sums["s"] ** 2 / (kept.rows * sums["s2"]),
+            ess=mean**2 / (mean**2 + variance),
+            ess_seq=np.nan if of_row.own is None else kept.ess_of(of_row.own),
             weight_mean=mean,
             weight_std=np.sqrt(np.where(kept.tokens > 1, variance, np.nan)),
-            weight_max=kept.greatest(w),
+            weight_max=kept.greatest(of_row.greatest),
             capped_fraction=every["capped_fraction"][0],
             zeroed_fraction=every["zeroed_fraction"][0],
             mass_lost=every["mass_lost"][0],
             gradient_scale_kept=mean,
-            gradient_scale_original=sums["w"] / scope.tokens,
+            gradient_scale_original=np.where(kept.tokens > 0, mean * kept.tokens, 0.0) / scope.tokens,
             **kept.fractions(scope),
         )
+
+
+@dataclass(frozen=True)
+class _RowWeights:
+    """Weights w of the tokens of each row, all [rows]."""
+
+    excess: Array
+    """Σ(w − 1)"""
+    square: Array
+    """Σ(w − 1)²"""
+    greatest: Array
+    own: Array | None
+    """the one weight of the row, where it has one"""
+
+
+def _weights_of_rows(scope: Scope, weight: Weight) -> _RowWeights:
+    if weight.level is Level.TOKEN:
+        assert weight.upper in scope.plan.token_caps
+        assert weight.clamp == SAFETY_CLAMP
+        rows, cap = scope.rows, weight.upper
+        greatest = np.exp(np.clip(rows["max_d"], -SAFETY_CLAMP, SAFETY_CLAMP))
+        return _RowWeights(rows[f"sum_excess@{cap:g}"], rows[f"sum_excess_sq@{cap:g}"], np.minimum(greatest, cap), None)
+    w = np.empty(scope.sequences)
+    w[_row_order(scope, weight.level)] = _sequences_at(scope, weight.level, weight.clamp).weights(weight)
+    n = scope.rows["valid_tokens"]
+    return _RowWeights(n * (w - 1.0), n * (w - 1.0) ** 2, w, w)
 
 
 @dataclass(frozen=True)
@@ -263,6 +287,11 @@ class _Kept:
         """[points] maximum over the rows that are in; NaN where none is."""
         most: Array = np.concatenate([[np.nan], np.maximum.accumulate(values[self.order])])[self.stops]
         return most
+
+    def ess_of(self, values: Array) -> Array:
+        """[points] (Σw)² / (n Σw²) over the rows that are in"""
+        square: Array = self.along(values) ** 2 / (self.rows * self.along(values * values))
+        return square
 
     def fractions(self, scope: Scope) -> dict[str, Array]:
         reward = scope.rows.get("reward", np.full(scope.sequences, np.nan))

@@ -21,7 +21,7 @@ from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.rows import row_statistic
 from tests.builders import CPU, chunk_of, chunks
 
-PLAN = PairPlan({name: p.correction for name, p in PRESETS.items()}, NATIVE_CUTS)
+PLAN = PairPlan({name: p.correction for name, p in PRESETS.items()}, NATIVE_CUTS, token_caps=(1.5, 5.0))
 COUNTS = {"valid_tokens", "beyond_20", "kept_0"}
 LARGE_TERMS = {
     "sum_k3": "sum_abs_d",

@@ -28,9 +28,9 @@ SEQUENCE_RULES = [
 TOKEN_RULES = [(statistic, Aggregation.TOKEN) for statistic in (Statistic.K1, Statistic.K2, Statistic.K3)]
 
 
-def planned(data: st.DataObject, corrections: list[Correction]) -> Scope:
+def planned(data: st.DataObject, corrections: list[Correction], token_caps: tuple[float, ...] = ()) -> Scope:
     chunk = data.draw(chunks().filter(lambda c: bool(c.response_mask.any())))
-    return scope_of([chunk], pass_plan({f"c{i}": c for i, c in enumerate(corrections)}))
+    return scope_of([chunk], pass_plan({f"c{i}": c for i, c in enumerate(corrections)}, token_caps=token_caps))
 
 
 def assert_equal(sweep: Sweep, scope: Scope) -> None:
@@ -84,4 +84,14 @@ def test_sequence_weights_under_sequence_rules(
     values = data.draw(st.lists(st.floats(1.0001, 20.0), min_size=1, max_size=4))
     rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
     scope = planned(data, [Correction(weight, (rule,)) for rule in rules])
+    assert_equal(sweep_joint(scope, weight, rules), scope)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data(), st.sampled_from(SEQUENCE_RULES))
+def test_token_weights_under_sequence_rules(data: st.DataObject, family: tuple[Statistic, Aggregation]) -> None:
+    weight = Weight(Level.TOKEN, Bound.TRUNCATE, upper=data.draw(st.sampled_from([1.5, 2.0, 5.0])))
+    values = data.draw(st.lists(st.floats(1.0001, 20.0), min_size=1, max_size=4))
+    rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
+    scope = planned(data, [Correction(weight, (rule,)) for rule in rules], (1.5, 2.0, 5.0))
     assert_equal(sweep_joint(scope, weight, rules), scope)

@@ -173,8 +173,9 @@ def _parts(scope: Scope, grid: Grid) -> Iterator[Sweep]:
 def _fitted(scope: Scope, family: Family, points: int) -> list[Rule]:
     """Thresholds at even quantiles of the rows' own statistic: each step rejects about as many rows as the last."""
     rule = nested_rule(*family, 2.0 if family[0] is Statistic.K1 else 1.0)
-    statistic = np.abs(scope.row_statistic(rule))
-    values = np.unique(np.quantile(statistic, np.linspace(0.02, 1.0, points), method="higher"))
+    ascending = scope.remember(("ascending", family), lambda: np.sort(np.abs(scope.row_statistic(rule))))
+    places = np.ceil(np.linspace(0.02, 1.0, points) * (len(ascending) - 1)).astype(np.int64)
+    values = np.unique(ascending[places])
     values = values[(values > 0.0) & (values < 700.0)].tolist()
     if family[0] is Statistic.K1:
         return [Rule(*family, lower=-value, upper=value) for value in values]

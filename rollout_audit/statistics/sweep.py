@@ -115,7 +115,7 @@ def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
     of_row = _weights_of_rows(scope, weight)
     kept = _sequence_rules(scope, rules)
     first, second = kept.along(of_row.excess), kept.along(of_row.square)
-    every = sweep_weights(scope, [weight]).figures
+    every = scope.remember(("sweep of one", weight), lambda: sweep_weights(scope, [weight])).figures
     with np.errstate(invalid="ignore", divide="ignore"):
         excess = first / kept.tokens
         mean, variance = 1.0 + excess, np.maximum(second / kept.tokens - excess**2, 0.0)

@@ -121,17 +121,18 @@ def _chosen(name: str, given: Collection[str] | None, known: Sequence[Choice]) -
 def _weights(
     levels: Sequence[Level], bounds: Sequence[Bound], upper: Numbers | None, lower: Numbers | None
 ) -> Iterator[tuple[Weight, ...]]:
-    for level in levels:
-        for bound in bounds:
-            own = [w for part in default_grid().weights for w in part if (w.level, w.bound) == (level, bound)]
-            uppers = sorted({w.upper for w in own if w.upper}) if upper is None else thresholds("upper", upper)
-            if upper is None and lower is None:
-                yield tuple(own)
-            elif bound is Bound.TRUNCATE or lower is None:
-                yield tuple(_bounded(level, bound, value) for value in uppers)
-            else:
-                lowers = thresholds("lower", lower)
-                yield tuple(Weight(level, bound, low, high) for low in lowers for high in uppers if low < high)
+    own = [part for part in default_grid().weights if part[0].level in levels and part[0].bound in bounds]
+    if upper is None and lower is None:
+        yield from own
+        return
+    for level, bound in dict.fromkeys((part[0].level, part[0].bound) for part in own):
+        defaults = {w.upper for part in own for w in part if w.level is level and w.upper is not None}
+        uppers = sorted(defaults) if upper is None else thresholds("upper", upper)
+        if bound is Bound.TRUNCATE or lower is None:
+            yield tuple(_bounded(level, bound, value) for value in uppers)
+        else:
+            lowers = thresholds("lower", lower)
+            yield tuple(Weight(level, bound, low, high) for low in lowers for high in uppers if low < high)
 
 
 def _bounded(level: Level, bound: Bound, upper: float) -> Weight:

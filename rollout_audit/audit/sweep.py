@@ -187,7 +187,7 @@ def _bounds_of(level: Level, uppers: Sequence[float]) -> Iterator[tuple[Weight, 
 
 
 def _parts(scope: Scope, grid: Grid) -> Iterator[Sweep]:
-    for weights in grid.weights:
+    for weights in filter(None, grid.weights):
         yield sweep_weights(scope, weights)
     sequence_rules = _sequence_rules(scope, grid, SEQUENCE_FAMILIES, grid.fitted)
     for rules in (*grid.token_rules, *sequence_rules):

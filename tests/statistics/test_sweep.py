@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -12,7 +13,7 @@ from rollout_audit.corrections.model import Aggregation, Bound, Correction, Leve
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.stages import correction_stages
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
-from tests.builders import chunks, pass_plan, scope_of, thresholds
+from tests.builders import chunks, part_of, pass_plan, scope_of, splits, thresholds
 
 BOUNDED = {"capped_fraction", "zeroed_fraction", "mass_lost"}
 LEVELS = st.sampled_from([Level.TOKEN, Level.SEQUENCE, Level.GEOMETRIC])
@@ -29,8 +30,11 @@ TOKEN_RULES = [(statistic, Aggregation.TOKEN) for statistic in (Statistic.K1, St
 
 
 def planned(data: st.DataObject, corrections: list[Correction]) -> Scope:
+    """One random dump, cut into chunks anywhere."""
     chunk = data.draw(chunks().filter(lambda c: bool(c.response_mask.any())))
-    return scope_of([chunk], pass_plan({f"c{i}": c for i, c in enumerate(corrections)}))
+    cut = data.draw(splits(chunk.rows))
+    parts = [part_of(chunk, first, stop) for first, stop in itertools.pairwise(cut)]
+    return scope_of(parts, pass_plan({f"c{i}": c for i, c in enumerate(corrections)}))
 
 
 def assert_equal(sweep: Sweep, scope: Scope) -> None:

@@ -95,15 +95,17 @@ def _divided(scope: Scope, interval: Interval) -> list[_Cell]:
 def _cell_divided_at(scope: Scope, cut: float, *, by_upper: bool) -> _Cell | None:
     """The occupied cell that has the cut inside it, if there is one."""
     cells, grid = scope.token_cells(), scope.grid.edges
-    least, greatest = float(scope.rows["min_d"].min()), float(scope.rows["max_d"].max())
     place = int(np.searchsorted(grid, cut))
-    if not least <= cut < greatest or grid[place] == cut:
+    if grid[place] == cut:
+        return None
+    least, greatest = scope.remember("extremes", lambda: (scope.rows["min_d"].min(), scope.rows["max_d"].max()))
+    if not least <= cut < greatest:
         return None
     at = int(np.searchsorted(cells.edges, cut, side="right"))
     if int(np.searchsorted(grid, cells.edges[at])) != place:
         return None
-    below = max(float(grid[place - 1]) if place else -math.inf, least)
-    above = min(float(grid[place]), greatest)
+    below = max(float(grid[place - 1]) if place else -math.inf, float(least))
+    above = min(float(grid[place]), float(greatest))
     return _Cell(at, int(cells.counts[at]), float(cells.ratio[at]), below, above, by_upper)
 
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import rollout_audit as ra
-from rollout_audit.audit import passes
+from rollout_audit.audit import merge, passes
 from rollout_audit.audit.plan import Audit, Options
 from rollout_audit.audit.states import STATES_VERSION
 from rollout_audit.audit.sweep import default_grid, sweep_scope
@@ -223,6 +223,19 @@ def test_merged_reports_equal_the_report_on_all_files(
         assert_alike(pq.read_table(merged / name).to_pylist(), pq.read_table(whole / name).to_pylist())
     again = ra.merge(list(reversed(places)))
     assert again.to_json() == (merged / "report.json").read_text()
+
+
+def test_merging_past_the_limit_reads_quantiles_off_cells(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As analyzing all files at once would: each part had few enough tokens to keep them."""
+    parts = [written(folder / f"step_{step}.parquet", tmp_path / f"part{step}") for step in range(4)]
+    for module in (passes, merge):
+        monkeypatch.setattr(module, "EXACT_QUANTILES_UP_TO", 60)
+    merged, direct = ra.merge(parts), ra.analyze(ra.open_dump(folder), presets=PRESETS, sweep=GRID)
+    assert any("read off bins" in note for note in merged.notes)
+    assert_alike(dict(merged.overall), dict(direct.overall))
+    assert_alike(merged.corrections[0].model_dump(), direct.corrections[0].model_dump())
 
 
 def assert_alike(mine: object, theirs: object, where: str = "", rel: float = 1e-12) -> None:

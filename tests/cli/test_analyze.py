@@ -147,6 +147,7 @@ def test_an_older_report_is_replaced(run, dump: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in out.iterdir()) == [
         "report.json",
         "sequences.parquet",
+        "states.safetensors",
         "steps.parquet",
         "sweep.parquet",
     ]

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from rollout_audit.audit.analyze import analyze
     from rollout_audit.audit.apply import apply_correction
     from rollout_audit.audit.dialect import trainer_metrics
+    from rollout_audit.audit.grids import sweep_grid
     from rollout_audit.audit.report import Report
+    from rollout_audit.audit.sweep import Grid
     from rollout_audit.corrections.model import (
         Aggregation,
         Bound,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
     from rollout_audit.reports.folder import read_report, write_report
+    from rollout_audit.reports.saved import merge, sweep
     from rollout_audit.statistics.metrics import Metrics
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "Denominator",
     "Dump",
     "DumpError",
+    "Grid",
     "Level",
     "Loss",
     "Metrics",
@@ -52,8 +56,11 @@ __all__ = [
     "Weight",
     "analyze",
     "apply_correction",
+    "merge",
     "open_dump",
     "read_report",
+    "sweep",
+    "sweep_grid",
     "trainer_metrics",
     "write_report",
 ]
@@ -66,6 +73,7 @@ _HOME = {
     "Denominator": "corrections.model",
     "Dump": "dumps.dump",
     "DumpError": "errors",
+    "Grid": "audit.sweep",
     "Level": "corrections.model",
     "Loss": "corrections.model",
     "Metrics": "statistics.metrics",
@@ -81,8 +89,11 @@ _HOME = {
     "Weight": "corrections.model",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
+    "merge": "reports.saved",
     "open_dump": "dumps.dump",
     "read_report": "reports.folder",
+    "sweep": "reports.saved",
+    "sweep_grid": "audit.grids",
     "trainer_metrics": "audit.dialect",
     "write_report": "reports.folder",
 }

@@ -9,7 +9,8 @@ from rollout_audit.audit.assemble import assemble
 from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.report import Report
-from rollout_audit.audit.sweep import default_grid
+from rollout_audit.audit.states import Faults
+from rollout_audit.audit.sweep import Grid, default_grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.corrections.model import Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset, preset
@@ -24,7 +25,8 @@ def analyze(
     *,
     presets: Literal["all"] | Sequence[str | Preset] = "all",
     reference: str | None = None,
-    sweep: bool = True,
+    sweep: bool | Grid = True,
+    per_step_grid: bool = False,
     mode: Literal["decoupled", "bypass"] | None = None,
     on_fault: Literal["stop", "drop"] = "stop",
     steps: tuple[int | None, int | None] | None = None,
@@ -40,7 +42,8 @@ def analyze(
         dump: what `open_dump` returned.
         presets: corrections to evaluate, by name or as data; "all" takes every preset.
         reference: the preset that health rules look at; `decoupled_token_is` by default, or the first of `presets`.
-        sweep: whether to try some 2,400 thresholds as well, pooled over the dump.
+        sweep: whether to try some 2,400 thresholds as well, pooled over the dump; or the grid to try.
+        per_step_grid: whether every step is tried by itself too.
         mode: which training policy the report is about; decoupled where `old_log_probs` is recorded.
         on_fault: "stop" raises at the first faulty value, "drop" leaves faulty sequences out and lists them.
         steps: first step and the one after the last.
@@ -68,12 +71,14 @@ def analyze(
         workers=workers,
         device=device,
         chunk_tokens=chunk_tokens,
-        sweep=default_grid() if sweep else None,
+        sweep=default_grid() if sweep is True else sweep or None,
+        per_step_grid=per_step_grid,
     )
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)
+    faults = Faults(log.findings(audit.basis.names), tuple(log.dropped))
     with one_torch_thread():
-        return assemble(audit, state, log, created)
+        return assemble(audit.basis, state, faults, created)
 
 
 def _as_preset(given: str | Preset) -> Preset:

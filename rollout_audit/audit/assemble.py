@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -15,7 +15,8 @@ from rollout_audit.audit import health
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.pictures import Histogram, Pictures
-from rollout_audit.audit.plan import Audit
+from rollout_audit.audit.plan import Basis
+from rollout_audit.audit.points import Points, grid_points, long_form, named_points
 from rollout_audit.audit.report import (
     CorrectionReport,
     Counts,
@@ -31,19 +32,19 @@ from rollout_audit.audit.report import (
     StepReport,
     ToolTag,
 )
-from rollout_audit.audit.sweep import sweep_columns, sweep_report, sweep_scope
+from rollout_audit.audit.states import Faults, pack, row_columns_of
+from rollout_audit.audit.sweep import MOST_ROWS, check_points, sweep_columns, sweep_report, sweep_scope
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.presets import Preset
-from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.statistics.batches import Batches
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
 from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, correction_stages, stages_of_batches
-from rollout_audit.statistics.sweep import Sweep
+from rollout_audit.statistics.sweep_errors import Answered
 
 __all__ = ["assemble"]
 
@@ -54,16 +55,16 @@ Array = NDArray[np.float64]
 Stages = Mapping[str, Metrics]
 
 
-def assemble(audit: Audit, state: PassState, log: FaultLog, created: str) -> Report:
+def assemble(basis: Basis, state: PassState, faults: Faults, created: str) -> Report:
     """Every figure of the report, pooled and per step."""
-    return _Assembly(audit, state, log, created).report()
+    return _Assembly(basis, state, faults, created).report()
 
 
 @dataclass(frozen=True)
 class _Assembly:
-    audit: Audit
+    audit: Basis
     state: PassState
-    log: FaultLog
+    faults: Faults
     created: str
 
     def report(self) -> Report:
@@ -81,7 +82,7 @@ class _Assembly:
             headline=headline(verdicts, overall, steps),
             health=verdicts,
             findings=self._findings(),
-            dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.log.dropped)],
+            dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.faults.dropped)],
             overall=dict(overall),
             overall_reasons=dict(overall.reasons),
             pairs=[_pair_report(pair, self.native[pair]) for pair in self.audit.pairs],
@@ -92,7 +93,7 @@ class _Assembly:
             worst_sequences=worst_sequences(self.pooled[self.audit.primary].rows, self.places),
             notes=self._notes(),
         )
-        report._pictures = self._pictures()
+        report._pictures = self._pictures(report)
         return report
 
     @cached_property
@@ -145,19 +146,18 @@ class _Assembly:
     def _inputs(self) -> list[InputFile]:
         return [
             InputFile(
-                name=info.file.name,
-                format=info.file.format,
-                size=info.file.size,
-                rows=info.rows,
-                digest=info.digest,
+                name=given.name,
+                format=given.format,
+                size=given.size,
+                rows=given.rows,
+                digest=given.digest,
             )
-            for info in self.audit.dump.infos
+            for given in self.audit.inputs
         ]
 
     def _findings(self) -> list[FindingReport]:
-        found = self.log.findings([file.name for file in self.audit.dump.files])
         own = [*self._identical_columns(), *self._unusable_rewards(), *self._configuration()]
-        return [*own, *(FindingReport(**asdict(finding)) for finding in found)]
+        return [*own, *(FindingReport(**asdict(finding)) for finding in self.faults.findings)]
 
     def _identical_columns(self) -> list[FindingReport]:
         """Agreement bit for bit is hardly ever genuine: more often one column stands for both."""
@@ -220,7 +220,7 @@ class _Assembly:
             scored_sequences=scope.sequences,
             tokens=self.state.tokens,
             valid_tokens=scope.tokens,
-            dropped_sequences=len(self.log.dropped),
+            dropped_sequences=len(self.faults.dropped),
         )
 
     def _step_report(self, step: int) -> StepReport:
@@ -268,13 +268,13 @@ class _Assembly:
         )
 
     @cached_property
-    def sweep(self) -> Sweep | None:
+    def sweep(self) -> Answered | None:
         grid = self.audit.options.sweep
         return None if grid is None else sweep_scope(self.pooled[self.audit.primary], grid)
 
     @cached_property
     def places(self) -> Places:
-        return Places(self.audit.dump, self.common, self.state.uids, [len(p["step"]) for p in self.state.common.parts])
+        return Places(self.audit.names, self.common, self.state.uids, [len(p["step"]) for p in self.state.common.parts])
 
     def _notes(self) -> list[str]:
         primary = self.audit.primary
@@ -290,28 +290,37 @@ class _Assembly:
             "Pooled figures treat the dump as one batch; trainers correct each step by itself. "
             "Agreement on sampled tokens does not prove agreement on the whole vocabulary."
         )
-        return notes
+        return [*notes, *self.audit.notes]
 
-    def _pictures(self) -> Pictures:
+    def _pictures(self, report: Report) -> Pictures:
         primary = self.audit.primary
         return Pictures(
             histogram=_histogram(self.pooled[primary]),
             sample=self.state.token_sample(self.audit.sample_stride),
-            sequences=self._sequence_columns(),
+            sequences=row_columns_of(self.audit, self.state, self.places.uids),
+            states=pack(self.audit, self.state),
             sweep=None if self.sweep is None else sweep_columns(self.sweep),
+            points=None if self.sweep is None else long_form(self._points(report)),
         )
 
-    def _sequence_columns(self) -> Mapping[str, Sequence[object] | Array]:
-        """Rows with a valid token: the others have no figure to show."""
-        rows = self.pooled[self.audit.primary].rows
-        scored = np.flatnonzero(self.evidence[self.audit.primary].rows["valid_tokens"] > 0)
-        names = [file.name for file in self.audit.dump.files]
-        integers: dict[str, Sequence[object] | Array] = {
-            name: rows[name].astype(int).tolist() for name in ("row", "step", "tokens", "valid_tokens")
-        }
-        statistics = {n: column for n, column in rows.items() if n not in (*integers, "file")}
-        uids = [self.places.uids[i] for i in scored]
-        return {"uid": uids, "file": [names[int(i)] for i in rows["file"]], **integers, **statistics}
+    def _points(self, report: Report) -> Iterator[Points]:
+        """The grid over the whole dump, presets over the whole dump and by step, and the grid by step where asked."""
+        assert self.sweep is not None
+        corrections = self.audit.options.corrections
+        yield grid_points(self.sweep)
+        yield named_points(corrections, {c.name: c.stages for c in report.corrections}, None)
+        for step in report.steps:
+            yield named_points(corrections, step.corrections, step.step)
+        if self.audit.options.per_step_grid:
+            yield from (grid_points(sweep, step) for step, sweep in self._step_sweeps())
+
+    def _step_sweeps(self) -> Iterator[tuple[int, Answered]]:
+        grid = self.audit.options.sweep
+        assert grid is not None
+        assert self.sweep is not None
+        check_points(len(self.sweep.corrections) * len(self.steps), MOST_ROWS, "--per-step-grid")
+        for step in self.steps:
+            yield step, sweep_scope(self.evidence[self.audit.primary].scope(step), grid)
 
 
 def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Histogram", "Pictures", "TokenSample"]
+__all__ = ["Histogram", "Pictures", "States", "TokenSample"]
 
 Array = NDArray[np.float64]
 
@@ -41,12 +42,25 @@ class TokenSample:
 
 
 @dataclass(frozen=True)
+class States:
+    """What the pass kept beside the rows, as `audit.states` lays it out."""
+
+    header: str
+    """JSON"""
+    tensors: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
 class Pictures:
     """Evidence of the primary pair that a reader would rather see than read."""
 
     histogram: Histogram
     sample: TokenSample
     sequences: Mapping[str, Sequence[object] | Array]
-    """one entry a row: uid, file, row, step, valid_tokens, reward, … and the columns of `row_columns`"""
+    """one entry a row, those without a valid token too: uid, file, row, step, valid_tokens, reward, … and the columns
+    of `row_columns`; of other pairs as `PAIR/COLUMN`"""
+    states: States
     sweep: Mapping[str, Sequence[object] | Array] | None = None
-    """one entry a point of the sweep: its settings, then its figures"""
+    """one entry a point of the sweep over the whole dump: its settings, then its figures"""
+    points: Mapping[str, Sequence[object] | Array] | None = None
+    """the same in long form, with presets, and with steps"""

@@ -23,7 +23,7 @@ from rollout_audit.statistics.native import NATIVE_CUTS
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.scope import Evidence
 
-__all__ = ["Audit", "Device", "Options", "choose_device"]
+__all__ = ["Audit", "Basis", "Device", "Input", "Options", "choose_device"]
 
 SAMPLED_TOKENS = 200_000
 """The sample for pictures holds at least so many tokens, masked ones counted, or all"""
@@ -46,10 +46,56 @@ class Options:
     device: Device = "auto"
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS
     sweep: Grid | None = None
+    per_step_grid: bool = False
+    """whether the sweep's grid is answered for every step besides the whole dump"""
 
     @property
     def corrections(self) -> Mapping[str, Correction]:
         return {p.name: p.correction for p in self.presets}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One file that was read."""
+
+    name: str
+    format: str
+    size: int
+    """bytes"""
+    rows: int
+    digest: str
+    values: int
+    """tokens, masked ones included, from metadata"""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a report is made from besides the evidence, whether that was read just now or saved with a report."""
+
+    options: Options
+    inputs: tuple[Input, ...]
+    pairs: tuple[Pair, ...]
+    mode: Mode
+    plans: Mapping[Pair, PairPlan]
+    sample_stride: int = 1
+    notes: tuple[str, ...] = ()
+    """what to say of this report besides what is said of all"""
+
+    @property
+    def primary(self) -> Pair:
+        return pair_for(self.mode, self.pairs)
+
+    def pair_of(self, correction: Correction) -> Pair:
+        return pair_for(correction.mode, self.pairs)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of the files, by their number in the evidence."""
+        return [given.name for given in self.inputs]
+
+    def evidence(self, state: PassState) -> Mapping[Pair, Evidence]:
+        common = state.common.columns()
+        return {pair: Evidence(state.pairs[pair.name], self.plans[pair], common) for pair in self.pairs}
 
 
 @dataclass(frozen=True)
@@ -83,8 +129,8 @@ class Audit:
         return PairPlan(
             corrections=self._corrections_on(pair),
             extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *(() if grid is None else grid.cuts)),
-            extra_clamps=() if grid is None else (SAFETY_CLAMP,),
-            token_caps=() if grid is None else grid.token_caps,
+            extra_clamps=(SAFETY_CLAMP,) if pair == self.primary else (),
+            token_caps=grid.token_caps if grid else (),
             keep_values=keeps_values(self.dump),
             compiled=pays_to_compile(self.dump),
         )
@@ -126,9 +172,16 @@ class Audit:
         device = choose_device(self.options.device)
         return PassPlan(self.plans, self.primary, self.sample_stride, starts, device)
 
+    @cached_property
+    def basis(self) -> Basis:
+        inputs = (
+            Input(info.file.name, info.file.format, info.file.size, info.rows, info.digest, info.values)
+            for info in self.dump.infos
+        )
+        return Basis(self.options, tuple(inputs), self.pairs, self.mode, self.plans, self.sample_stride)
+
     def evidence(self, state: PassState) -> Mapping[Pair, Evidence]:
-        common = state.common.columns()
-        return {pair: Evidence(state.pairs[pair.name], self.plans[pair], common) for pair in self.pairs}
+        return self.basis.evidence(state)
 
 
 def choose_device(name: Device) -> torch.device:

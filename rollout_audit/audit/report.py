@@ -213,6 +213,9 @@ class SweepReport(Strict):
     """What the sweep found; every point stands in sweep.parquet."""
 
     points: int
+    inexact: int = Field(
+        default=0, description="points whose threshold divides a cell: sweep.parquet states how far each may be off"
+    )
     min_ess: float
     max_masked: float
     max_mass_lost: float

@@ -14,13 +14,27 @@ from rollout_audit.audit.report import SweepFamily, SweepReport
 from rollout_audit.corrections.cuts import token_interval, weight_interval
 from rollout_audit.corrections.describe import describe
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.errors import UsageError
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
+from rollout_audit.statistics.sweep_bands import sweep_bands
+from rollout_audit.statistics.sweep_errors import Answered, exactly, with_errors
 
-__all__ = ["SETTINGS", "Grid", "default_grid", "sweep_columns", "sweep_report", "sweep_scope"]
+__all__ = [
+    "SETTINGS",
+    "Grid",
+    "check_points",
+    "default_grid",
+    "settings_of",
+    "sweep_columns",
+    "sweep_report",
+    "sweep_scope",
+]
 
 Family = tuple[Statistic, Aggregation]
 
+MOST_POINTS, MOST_ROWS = 200_000, 5_000_000
+"""Configurations of a grid; rows of its long form, step by step"""
 MIN_ESS, MAX_MASKED, MAX_MASS_LOST = 0.5, 0.1, 0.02
 """Limits within which the strictest point of each family is named"""
 
@@ -57,6 +71,19 @@ class Grid:
     joint: tuple[Weight, ...]
     """weights tried under each family of sequence rules; token weights truncated only, at most 8"""
     joint_fitted: int
+    given: tuple[tuple[Rule, ...], ...] | None = None
+    """sequence rules, each a nested family with thresholds ascending, instead of those that are fitted to the data"""
+    bands: tuple[Rule, ...] = ()
+    """rules with two bounds of k1, each by itself"""
+
+    @property
+    def points(self) -> int:
+        """Configurations, at most."""
+        families, joint = len(SEQUENCE_FAMILIES) * self.fitted, len(JOINT_FAMILIES) * self.joint_fitted
+        if self.given is not None:
+            families = joint = sum(map(len, self.given))
+        known = (*self.weights, *self.token_rules, self.vetoes, self.bands)
+        return sum(map(len, known)) + families + len(self.joint) * joint
 
     @property
     def token_caps(self) -> tuple[float, ...]:
@@ -69,6 +96,7 @@ class Grid:
         weights = (w for part in (*self.weights, self.joint) for w in part)
         bounds = [weight_interval(w) for w in weights if w.level is Level.TOKEN]
         bounds += [token_interval(rule) for part in self.token_rules for rule in part]
+        bounds += [token_interval(rule) for rule in self.bands if rule.aggregation is Aggregation.TOKEN]
         lower = {math.nextafter(interval.lower, -math.inf) for interval in bounds}
         return tuple(sorted(lower | {interval.upper for interval in bounds}))
 
@@ -97,20 +125,34 @@ def default_grid() -> Grid:
     )
 
 
-def sweep_scope(scope: Scope, grid: Grid) -> Sweep:
-    """Every point of the grid on one batch; no point where there is no valid token."""
+def check_points(points: int, most: int, option: str) -> None:
+    """Raises UsageError where a sweep would be too large."""
+    if points > most:
+        raise UsageError(
+            f"{option}: {points:,} points, more than {most:,}; give fewer thresholds, or leave an axis out with none"
+        )
+
+
+def sweep_scope(scope: Scope, grid: Grid) -> Answered:
+    """Every point of the grid on one batch; no point where there is no valid token.
+
+    Thresholds that are no cut of the pass are read off the single tokens where these are kept, else with an error.
+    """
     if not scope.tokens:
-        return Sweep.of([])
-    return Sweep.joined(list(_parts(scope, grid)))
+        return with_errors(scope, Sweep.of([]))
+    divided = set(filter(math.isfinite, grid.cuts)) - set(scope.grid.edges.tolist())
+    batch = scope.by_value() if divided and scope.values is not None else scope
+    sweep = Sweep.joined(list(_parts(batch, grid)) or [Sweep.of([])])
+    return with_errors(scope, sweep) if batch is scope else exactly(sweep)
 
 
 def sweep_columns(sweep: Sweep) -> Mapping[str, Sequence[object] | NDArray[np.float64]]:
     """The points as columns: settings, then figures."""
-    settings = [_settings(correction) for correction in sweep.corrections]
+    settings = [settings_of(correction) for correction in sweep.corrections]
     return {name: [point[name] for point in settings] for name in SETTINGS} | {n: sweep.figures[n] for n in COLUMNS}
 
 
-def sweep_report(sweep: Sweep) -> SweepReport:
+def sweep_report(sweep: Answered) -> SweepReport:
     """How many points there are, and the strictest of each family within the limits."""
     families: dict[str, list[int]] = {}
     for i, correction in enumerate(sweep.corrections):
@@ -118,6 +160,7 @@ def sweep_report(sweep: Sweep) -> SweepReport:
     found = [_best(sweep, name, np.array(points)) for name, points in families.items()]
     return SweepReport(
         points=len(sweep.corrections),
+        inexact=int(np.count_nonzero(~sweep.exact)),
         min_ess=MIN_ESS,
         max_masked=MAX_MASKED,
         max_mass_lost=MAX_MASS_LOST,
@@ -155,19 +198,25 @@ def _bounds_of(level: Level, uppers: Sequence[float]) -> Iterator[tuple[Weight, 
 
 
 def _parts(scope: Scope, grid: Grid) -> Iterator[Sweep]:
-    for weights in grid.weights:
+    for weights in filter(None, grid.weights):
         yield sweep_weights(scope, weights)
-    for rules in grid.token_rules:
+    sequence_rules = _sequence_rules(scope, grid, SEQUENCE_FAMILIES, grid.fitted)
+    for rules in (*grid.token_rules, *sequence_rules):
         yield sweep_rules(scope, rules)
-    for family in SEQUENCE_FAMILIES:
-        if fitted := _fitted(scope, family, grid.fitted):
-            yield sweep_rules(scope, fitted)
+    if grid.bands:
+        yield sweep_bands(scope, grid.bands)
     vetoes = [Rule(Statistic.K1, Aggregation.SEQ_MAX, upper=-math.log(v), clamp=None) for v in grid.vetoes]
-    yield sweep_rules(scope, vetoes)
+    if vetoes:
+        yield sweep_rules(scope, vetoes)
     for weight in grid.joint:
-        for family in JOINT_FAMILIES:
-            if fitted := _fitted(scope, family, grid.joint_fitted):
-                yield sweep_joint(scope, weight, fitted)
+        for rules in _sequence_rules(scope, grid, JOINT_FAMILIES, grid.joint_fitted):
+            yield sweep_joint(scope, weight, rules)
+
+
+def _sequence_rules(scope: Scope, grid: Grid, families: Sequence[Family], points: int) -> Iterator[Sequence[Rule]]:
+    """Those that were given, else fitted to the data."""
+    fitted = (_fitted(scope, family, points) for family in families) if grid.given is None else grid.given
+    yield from filter(None, fitted)
 
 
 def _fitted(scope: Scope, family: Family, points: int) -> list[Rule]:
@@ -182,15 +231,17 @@ def _fitted(scope: Scope, family: Family, points: int) -> list[Rule]:
     return [Rule(*family, upper=value) for value in values]
 
 
-def _settings(correction: Correction) -> dict[str, object]:
-    weight, rule = correction.weight, correction.rules[0] if correction.rules else None
+def settings_of(correction: Correction) -> dict[str, object]:
+    """A point in words and numbers; of several rules the names alone."""
+    weight, rules = correction.applied_weight, correction.rules
+    rule = rules[0] if len(rules) == 1 else None
     return {
         "family": _family(correction),
         "level": weight.level.value,
         "bound": weight.bound.value,
         "lower": weight.lower,
         "upper": weight.upper,
-        "rule": None if rule is None else rule.name,
+        "rule": " and ".join(rule.name for rule in rules) or None,
         "rule_lower": None if rule is None else rule.lower,
         "rule_upper": None if rule is None else rule.upper,
         "formula": describe(correction),

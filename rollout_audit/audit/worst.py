@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import WorstSequence, WorstTokenReport
-from rollout_audit.dumps.dump import Dump
 from rollout_audit.statistics.tail import WorstToken
 
 __all__ = ["Places", "worst_sequences", "worst_tokens"]
@@ -25,7 +24,8 @@ Array = NDArray[np.float64]
 class Places:
     """The rows of the pass by their place in the dump, which is the order they were read in."""
 
-    dump: Dump
+    names: Sequence[str]
+    """of the files"""
     common: Mapping[str, Array]
     uid_parts: Sequence[tuple[str, ...] | None]
     part_rows: Sequence[int]
@@ -36,7 +36,7 @@ class Places:
         uids: list[str] = []
         for part, rows in zip(self.uid_parts, self.part_rows, strict=True):
             span = range(len(uids), len(uids) + rows)
-            uids += part if part is not None else [self.dump.row_name(*self.place(i)) for i in span]
+            uids += part if part is not None else [row_name(self.names, *self.place(i)) for i in span]
         return uids
 
     def place(self, index: int) -> tuple[int, int]:
@@ -52,7 +52,12 @@ class Places:
         """The fields by which a report names a row."""
         file, row = self.place(index)
         step = int(self.common["step"][index])
-        return {"file": self.dump.files[file].name, "row": row, "uid": self.uids[index], "step": step}
+        return {"file": self.names[file], "row": row, "uid": self.uids[index], "step": step}
+
+
+def row_name(names: Sequence[str], file: int, row: int) -> str:
+    """What a row without uid is called."""
+    return f"{names[file]}#{row}"
 
 
 def worst_tokens(tokens: Sequence[WorstToken], places: Places) -> list[WorstTokenReport]:

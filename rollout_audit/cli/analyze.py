@@ -19,9 +19,11 @@ from rollout_audit.cli.options import (
     Limit,
     Maps,
     Mode,
+    NoPlots,
     OnFault,
     OnFaultName,
     Output,
+    Quiet,
     Steps,
     Workers,
 )
@@ -78,7 +80,6 @@ Config = Annotated[
         show_default="the trainer's defaults",
     ),
 ]
-NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
 NoSweep = Annotated[
     bool, typer.Option("--no-sweep", envvar="ROLLOUT_AUDIT_NO_SWEEP", help="Try no thresholds beside the presets.")
 ]
@@ -93,10 +94,6 @@ FailOn = Annotated[
         ),
         show_default=False,
     ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr."),
 ]
 
 

@@ -11,10 +11,12 @@ from rollout_audit.cli.analyze import ANALYZE_EPILOG, analyze
 from rollout_audit.cli.doctor import doctor
 from rollout_audit.cli.explain import EXPLAIN_EPILOG, explain
 from rollout_audit.cli.inspect import INSPECT_EPILOG, inspect
+from rollout_audit.cli.merge import MERGE_EPILOG, merge
 from rollout_audit.cli.metrics import METRICS_EPILOG, metrics
 from rollout_audit.cli.options import Debug
 from rollout_audit.cli.presets import PRESETS_EPILOG, presets
 from rollout_audit.cli.schema import schema
+from rollout_audit.cli.sweep import SWEEP_EPILOG, sweep
 
 __all__ = ["app"]
 
@@ -62,6 +64,8 @@ def root(_version: Version = False, _debug: Debug = False) -> None:
 COMMANDS: tuple[tuple[Callable[..., None], str, str], ...] = (
     (analyze, "Audit a dump: the main job.", ANALYZE_EPILOG),
     (metrics, "Compute the metrics that one trainer logs.", METRICS_EPILOG),
+    (sweep, "Try other thresholds, with the dump or without.", SWEEP_EPILOG),
+    (merge, "Join reports of several machines or runs.", MERGE_EPILOG),
     (inspect, "Show what a dump holds and its faults.", INSPECT_EPILOG),
     (presets, "List the corrections, or show one.", PRESETS_EPILOG),
     (explain, "Explain a metric.", EXPLAIN_EPILOG),

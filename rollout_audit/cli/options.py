@@ -20,10 +20,12 @@ __all__ = [
     "Maps",
     "Mode",
     "ModeName",
+    "NoPlots",
     "OnFault",
     "OnFaultName",
     "Output",
     "OutputFormat",
+    "Quiet",
     "Steps",
     "Workers",
 ]
@@ -144,6 +146,11 @@ Output = Annotated[
         help="How the result is printed.",
         show_default="table on a terminal, plain in a pipe",
     ),
+]
+NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr."),
 ]
 Debug = Annotated[
     bool,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rollout_audit.errors import UsageError
 
-__all__ = ["parse_maps", "parse_steps", "several"]
+__all__ = ["parse_maps", "parse_rules", "parse_steps", "several"]
 
 
 def several(given: Sequence[str] | None, variable: str) -> list[str]:
@@ -32,6 +32,25 @@ def parse_maps(given: Sequence[str] | None) -> dict[str, str]:
             raise UsageError(f"--map {text!r}: {field} is already mapped to {mapping[field]!r}")
         mapping[field] = column
     return mapping
+
+
+def parse_rules(given: Sequence[str]) -> dict[str, str] | None:
+    """`NAME=GRID` options as a mapping; empty for a lone `none`, None where none was given.
+
+    Raises:
+        UsageError: no `=`, a name given twice, or `none` beside a rule.
+    """
+    if not given or list(given) == ["none"]:
+        return {} if given else None
+    rules: dict[str, str] = {}
+    for text in given:
+        name, equals, grid = text.partition("=")
+        if not (name and equals and grid):
+            raise UsageError(f"--rule {text!r}: expected NAME=GRID, for example seq_mean_k1=0.99_1.01,0.999_1.001")
+        if name in rules:
+            raise UsageError(f"--rule {text!r}: {name} already has {rules[name]!r}; part thresholds by commas")
+        rules[name] = grid
+    return rules
 
 
 def parse_steps(text: str | None) -> tuple[int | None, int | None] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from pydantic import ValidationError
+from safetensors.numpy import save
 
 from rollout_audit.audit.report import SCHEMA_NAME, SCHEMA_VERSION, Report
 from rollout_audit.errors import ReportError
@@ -24,7 +25,10 @@ __all__ = ["Written", "check_output", "read_report", "write_report"]
 
 REPORT_FILE = "report.json"
 PLOTS = "plots"
-OWN_FILES = frozenset({REPORT_FILE, "sequences.parquet", "steps.parquet", "sweep.parquet"})
+SEQUENCES, STATES = "sequences.parquet", "states.safetensors"
+OWN_FILES = frozenset({REPORT_FILE, SEQUENCES, STATES, "steps.parquet", "sweep.parquet"})
+STATES_KEY = "states"
+"""Metadata of `states.safetensors`: one key, since the library keeps several in no order"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,12 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
     try:
         with _replacing(target) as folder:
             (folder / REPORT_FILE).write_text(report.to_json(), encoding="utf-8", newline="\n")
-            write_columns(report.pictures.sequences, folder / "sequences.parquet")
+            write_columns(report.pictures.sequences, folder / SEQUENCES)
+            states = report.pictures.states
+            (folder / STATES).write_bytes(save(dict(states.tensors), metadata={STATES_KEY: states.header}))
             write_steps(step_records(report), folder / "steps.parquet")
-            if report.pictures.sweep is not None:
-                write_columns(report.pictures.sweep, folder / "sweep.parquet")
+            if report.pictures.points is not None:
+                write_columns(report.pictures.points, folder / "sweep.parquet")
             failures = _draw(report, folder) if plots else {}
             files = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
     except OSError as error:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from rollout_audit.audit.report import Report, SweepFamily
-from rollout_audit.reports.tables import Cell, Column, Table
+import json
+import math
+from collections.abc import Mapping
 
-__all__ = ["sweep_table"]
+from rollout_audit.audit.report import Report, SweepFamily, SweepReport
+from rollout_audit.reports.tables import Cell, Column, Document, Note, Table
+
+__all__ = ["sweep_document", "sweep_table"]
 
 _COLUMNS = (
     Column("family", "family", "label"),
@@ -21,6 +25,31 @@ _COLUMNS = (
 _FIGURES = ("ess", "ess_seq", "capped_fraction", "mass_lost", "masked_fraction", "kept_reward_mean")
 
 
+def sweep_document(report: Report) -> Document:
+    """The strictest point of each family for people, every point for programs."""
+    table = sweep_table(report)
+    counts = report.counts
+    read = f"{counts.sequences:,} sequences, {counts.valid_tokens:,} valid tokens in {counts.steps:,} steps."
+    return Document(
+        (Note(read),) if table is None else (Note(read), table),
+        json=lambda: json.dumps(_points(report), ensure_ascii=False, allow_nan=False, indent=2) + "\n",
+        records=lambda: _points(report),
+    )
+
+
+def _points(report: Report) -> list[Mapping[str, object]]:
+    """One record a row of sweep.parquet."""
+    columns = report.pictures.points or {}
+    return [dict(zip(columns, map(_plain, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: object) -> object:
+    """Null for what is no number."""
+    if not isinstance(value, float):
+        return value
+    return float(value) if math.isfinite(value) else None
+
+
 def sweep_table(report: Report) -> Table | None:
     """None where no sweep was made."""
     sweep = report.sweep
@@ -29,9 +58,19 @@ def sweep_table(report: Report) -> Table | None:
     caption = (
         f"Limits: ess ≥ {sweep.min_ess:g}, masked ≤ {sweep.max_masked:g}, mass lost ≤ {sweep.max_mass_lost:g}. "
         "Strictest: the largest ess, of bare rules the one that masks most. All points stand in sweep.parquet."
+        f"{_inexact(sweep)}"
     )
     rows = [_row(family) for family in sweep.families]
     return Table(f"Sweep, {sweep.points:,} configurations, whole dump", _COLUMNS, rows, caption)
+
+
+def _inexact(sweep: SweepReport) -> str:
+    if not sweep.inexact:
+        return ""
+    return (
+        f" {sweep.inexact:,} of {sweep.points:,} points have a token threshold that the pass had no cut for: "
+        "they show the middle of what is possible, and the columns _error in sweep.parquet say how far off it may be."
+    )
 
 
 def _row(family: SweepFamily) -> list[Cell]:

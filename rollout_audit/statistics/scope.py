@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -62,8 +62,18 @@ class Scope:
 
     def token_cells(self, keep: int | None = None) -> Population:
         """Token weights by cell, for exact moments; of the classes that filter `keep` leaves."""
-        chosen = (c for bits, c in self.classes.items() if keep is None or bits >> keep & 1)
-        return self.remember(("cells", keep), lambda: population_of(chosen, self.grid))
+
+        def compute() -> Population:
+            chosen = (c for bits, c in self.classes.items() if keep is None or bits >> keep & 1)
+            cells = population_of(chosen, self.grid)
+            # A bound past the greatest log-ratio lets the last cell through, wherever in the cell it lies
+            return replace(cells, edges=np.minimum(cells.edges, self.rows["max_d"].max(initial=-np.inf)))
+
+        return self.remember(("cells", keep), compute)
+
+    def by_value(self) -> Scope:
+        """The same batch with every token a cell of its own: any threshold is a cut of it. Needs the values."""
+        return replace(self, _remembered={("cells", None): self.token_values()})
 
     def row_statistic(self, rule: Rule) -> Array:
         """[rows] the statistic of a sequence rule."""

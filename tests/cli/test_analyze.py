@@ -18,7 +18,7 @@ def test_the_main_job(run, dump: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     result = run("analyze", dump, "--out", out, "--no-plots")
     assert result.code == 0
-    assert result.err == f"wrote {out} (4 files)\n"
+    assert result.err == f"wrote {out} (5 files)\n"
     lines = result.out.splitlines()
     assert lines[0].split()[0] in {"OK", "WARN", "CRITICAL"}
     assert lines[1].startswith("π is old_log_probs, μ is rollout_log_probs (decoupled)")
@@ -84,7 +84,7 @@ def test_the_same_input_gives_the_same_bytes(
     for out, threads in (("a", 1), ("b", workers)):
         run("analyze", dump, "--out", tmp_path / out, "--no-plots", "-q", "--workers", threads)
     files = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert files == ["report.json", "sequences.parquet", "steps.parquet", "sweep.parquet"]
+    assert files == ["report.json", "sequences.parquet", "states.safetensors", "steps.parquet", "sweep.parquet"]
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -147,6 +147,7 @@ def test_an_older_report_is_replaced(run, dump: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in out.iterdir()) == [
         "report.json",
         "sequences.parquet",
+        "states.safetensors",
         "steps.parquet",
         "sweep.parquet",
     ]

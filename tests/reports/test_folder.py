@@ -12,7 +12,7 @@ from rollout_audit.reports import folder as folder_module
 from rollout_audit.reports.folder import read_report, write_report
 
 NEWER = json.dumps({"schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION + 1}})
-FILES = ("report.json", "sequences.parquet", "steps.parquet", "sweep.parquet")
+FILES = ("report.json", "sequences.parquet", "states.safetensors", "steps.parquet", "sweep.parquet")
 
 
 def test_a_report_comes_back_as_it_went(report: Report, tmp_path: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollout_audit.corrections.direct import level_log_ratio
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.stages import correction_stages
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
-from tests.builders import chunks, pass_plan, scope_of, thresholds
+from tests import definitions
+from tests.builders import CPU, chunks, part_of, pass_plan, scope_of, splits, thresholds
 
 BOUNDED = {"capped_fraction", "zeroed_fraction", "mass_lost"}
 LEVELS = st.sampled_from([Level.TOKEN, Level.SEQUENCE, Level.GEOMETRIC])
@@ -29,8 +33,11 @@ TOKEN_RULES = [(statistic, Aggregation.TOKEN) for statistic in (Statistic.K1, St
 
 
 def planned(data: st.DataObject, corrections: list[Correction], token_caps: tuple[float, ...] = ()) -> Scope:
+    """One random dump, cut into chunks anywhere."""
     chunk = data.draw(chunks().filter(lambda c: bool(c.response_mask.any())))
-    return scope_of([chunk], pass_plan({f"c{i}": c for i, c in enumerate(corrections)}, token_caps=token_caps))
+    cut = data.draw(splits(chunk.rows))
+    parts = [part_of(chunk, first, stop) for first, stop in itertools.pairwise(cut)]
+    return scope_of(parts, pass_plan({f"c{i}": c for i, c in enumerate(corrections)}, token_caps=token_caps))
 
 
 def assert_equal(sweep: Sweep, scope: Scope) -> None:
@@ -95,3 +102,25 @@ def test_token_weights_under_sequence_rules(data: st.DataObject, family: tuple[S
     rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
     scope = planned(data, [Correction(weight, (rule,)) for rule in rules], (1.5, 2.0, 5.0))
     assert_equal(sweep_joint(scope, weight, rules), scope)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), LEVELS, st.sampled_from([Bound.TRUNCATE, Bound.CLIP, Bound.MASK]))
+def test_points_equal_the_direct_definition_whatever_the_chunks_and_their_order(
+    data: st.DataObject, level: Level, bound: Bound
+) -> None:
+    """Bounds lie anywhere and exactly on ratios that occur; evidence is merged in any order."""
+    chunk = data.draw(chunks().filter(lambda c: bool(c.response_mask.any())))
+    tokens = Packed(chunk, CPU).tokens("old_log_probs")
+    near = thresholds(level_log_ratio(level, tokens).exp().tolist())
+    pairs = data.draw(st.lists(st.tuples(near, near), min_size=1, max_size=4))
+    weights = [Weight(level, bound, None if bound is Bound.TRUNCATE else min(p), max(p)) for p in sorted(pairs)]
+    plan = pass_plan({f"c{i}": Correction(weight) for i, weight in enumerate(weights)})
+    parts = [part_of(chunk, *span) for span in itertools.pairwise(data.draw(splits(chunk.rows)))]
+    sweep = sweep_weights(scope_of(data.draw(st.permutations(parts)), plan), weights)
+    for i, correction in enumerate(sweep.corrections):
+        stages = definitions.stage_metrics(correction, tokens)
+        for name in ("ess", "weight_mean", "weight_max", *BOUNDED):
+            want = stages["bounded" if name in BOUNDED else "kept"][name]
+            rounding = 1e-15 if name in ("capped_fraction", "zeroed_fraction") else 1e-11
+            assert sweep.figures[name][i] == pytest.approx(want, rel=1e-9, abs=rounding), (name, correction)

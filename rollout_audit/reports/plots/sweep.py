@@ -92,7 +92,7 @@ def draw(report: Report) -> Figure | None:
     figure = new_figure(5.4, _finding(report, tables), _subtitle(report))
     panels = figure.subplots(2, 3)
     for axes, line in zip(panels[0], CAPS, strict=True):
-        _draw_cap(axes, line, tables[line.family])
+        _draw_cap(axes, line, tables.get(line.family))
     for axes, line in zip(panels[1], RULES, strict=True):
         _draw_rule(axes, line, tables.get(line.family))
     return figure
@@ -118,7 +118,9 @@ def _finding(report: Report, tables: Mapping[str, Table]) -> str:
             text = f"The geometric band ±0.1% masks {percent(preset)} of the tokens"
             band = f"±{percent(width)}" if width < 0.5 else f"a factor of {short(1 + width, 3)}"
             return first_fitting([f"{text}; 10% would take {band}", text])
-    token = tables["token truncate"]
+    token = tables.get("token truncate")
+    if token is None:
+        return "What each threshold would cost"
     cheap = token["upper"][token["mass_lost"] <= LOST_LIMIT]
     if len(cheap):
         return f"Token caps from {short(float(cheap.min()), 3)} up lose at most 2% of the weight"
@@ -133,8 +135,12 @@ def _subtitle(report: Report) -> str:
     )
 
 
-def _draw_cap(axes: Axes, line: _Line, table: Table) -> None:
+def _draw_cap(axes: Axes, line: _Line, table: Table | None) -> None:
     heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)))
+    if table is None:
+        axes.set_axis_off()
+        note(axes, "not in the grid")
+        return
     x = line.threshold(table)
     axes.set_ylim(0, 1.04)
     _frame(axes, line, x)
@@ -150,7 +156,7 @@ def _draw_rule(axes: Axes, line: _Line, table: Table | None) -> None:
     inside = (x > 0) & (x <= LARGEST_SHOWN)
     if table is None or not inside.any():
         axes.set_axis_off()
-        note(axes, "all responses agree" if table is None else "every threshold lies past 10,000")
+        note(axes, "no threshold to show" if table is None else "every threshold lies past 10,000")
         return
     _frame(axes, line, x[inside])
     axes.plot(x[inside], table["masked_fraction"][inside], color=BLUE, linewidth=1.8)

@@ -1,0 +1,63 @@
+"""The points of a sweep in long form: one row a configuration and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollout_audit.audit.report import StageReport
+from rollout_audit.audit.sweep import SETTINGS, settings_of, sweep_columns
+from rollout_audit.corrections.model import Correction
+from rollout_audit.statistics.stages import METRICS_OF_STAGE
+from rollout_audit.statistics.sweep import COLUMNS
+from rollout_audit.statistics.sweep_errors import Answered
+
+__all__ = ["Points", "grid_points", "long_form", "named_points"]
+
+Points: TypeAlias = Mapping[str, Sequence[object] | NDArray[np.float64]]
+PRESET = "preset"
+"""The family of the named points"""
+
+
+def grid_points(sweep: Answered, step: int | None = None) -> Points:
+    """The points of a grid, over the whole dump or on one step.
+
+    Where a point is not `exact`, `FIGURE_error` says how far its figure may be off.
+    """
+    size = len(sweep.corrections)
+    errors = {} if sweep.exact.all() else {f"{name}_error": sweep.errors[name] for name in COLUMNS}
+    exact = {"exact": sweep.exact.tolist()}
+    return {"name": [None] * size, "step": [step] * size, **sweep_columns(sweep), **exact, **errors}
+
+
+def named_points(corrections: Mapping[str, Correction], stages: Mapping[str, StageReport], step: int | None) -> Points:
+    """Presets over the whole dump or on one step, which are exact always."""
+    size = len(stages)
+    settings = [{**settings_of(corrections[name]), "family": PRESET} for name in stages]
+    figures = {name: np.array([_figure(of, name) for of in stages.values()], dtype=np.float64) for name in COLUMNS}
+    named: dict[str, Sequence[object]] = {"name": list(stages), "step": [step] * size, "exact": [True] * size}
+    return {**named, **{s: [point[s] for point in settings] for s in SETTINGS}, **figures}
+
+
+def long_form(parts: Iterable[Points]) -> Points:
+    """All rows under each other; null where a part has no such column."""
+    listed = list(parts)
+    names = dict.fromkeys(name for part in listed for name in part)
+    return {name: _under_each_other(name, listed) for name in names}
+
+
+def _under_each_other(name: str, parts: Sequence[Points]) -> Sequence[object] | NDArray[np.float64]:
+    columns: list[Any] = [part.get(name, np.full(len(part["step"]), np.nan)) for part in parts]
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
+    return [value for column in columns for value in column]
+
+
+def _figure(stages: StageReport, name: str) -> float:
+    """At the stage where it is looked for first; NaN where it has no value."""
+    stage = next(stage for stage, metrics in METRICS_OF_STAGE.items() if name in metrics)
+    value = getattr(stages, stage)[name]
+    return np.nan if value is None else float(value)

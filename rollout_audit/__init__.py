@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollout_audit.audit.advice import Recommendation
     from rollout_audit.audit.analyze import analyze
     from rollout_audit.audit.apply import apply_correction
     from rollout_audit.audit.dialect import trainer_metrics
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
     from rollout_audit.reports.folder import read_report, write_report
+    from rollout_audit.reports.recommend import recommend
     from rollout_audit.statistics.metrics import Metrics
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Metrics",
     "Mode",
     "Preset",
+    "Recommendation",
     "Report",
     "ReportError",
     "RolloutAuditError",
@@ -54,6 +57,7 @@ __all__ = [
     "apply_correction",
     "open_dump",
     "read_report",
+    "recommend",
     "trainer_metrics",
     "write_report",
 ]
@@ -71,6 +75,7 @@ _HOME = {
     "Metrics": "statistics.metrics",
     "Mode": "corrections.model",
     "Preset": "corrections.presets",
+    "Recommendation": "audit.advice",
     "Report": "audit.report",
     "ReportError": "errors",
     "RolloutAuditError": "errors",
@@ -83,6 +88,7 @@ _HOME = {
     "apply_correction": "audit.apply",
     "open_dump": "dumps.dump",
     "read_report": "reports.folder",
+    "recommend": "reports.recommend",
     "trainer_metrics": "audit.dialect",
     "write_report": "reports.folder",
 }

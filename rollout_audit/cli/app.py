@@ -14,6 +14,7 @@ from rollout_audit.cli.inspect import INSPECT_EPILOG, inspect
 from rollout_audit.cli.metrics import METRICS_EPILOG, metrics
 from rollout_audit.cli.options import Debug
 from rollout_audit.cli.presets import PRESETS_EPILOG, presets
+from rollout_audit.cli.recommend import RECOMMEND_EPILOG, recommend
 from rollout_audit.cli.schema import schema
 
 __all__ = ["app"]
@@ -21,7 +22,7 @@ __all__ = ["app"]
 EPILOG = """\b
 Exit codes:
   0    done
-  1    a gate of --fail-on failed, or inspect found errors
+  1    a gate of --fail-on failed, inspect found errors, or nothing keeps the limits of recommend
   2    could not tell: usage, unreadable or empty input, internal error
   130  interrupted
 
@@ -62,6 +63,7 @@ def root(_version: Version = False, _debug: Debug = False) -> None:
 COMMANDS: tuple[tuple[Callable[..., None], str, str], ...] = (
     (analyze, "Audit a dump: the main job.", ANALYZE_EPILOG),
     (metrics, "Compute the metrics that one trainer logs.", METRICS_EPILOG),
+    (recommend, "Name the mildest correction that suffices.", RECOMMEND_EPILOG),
     (inspect, "Show what a dump holds and its faults.", INSPECT_EPILOG),
     (presets, "List the corrections, or show one.", PRESETS_EPILOG),
     (explain, "Explain a metric.", EXPLAIN_EPILOG),

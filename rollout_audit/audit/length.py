@@ -8,13 +8,11 @@ from dataclasses import asdict
 
 from rollout_audit.audit.report import LengthBandReport, LengthTrap
 from rollout_audit.corrections.model import SAFETY_CLAMP
-from rollout_audit.statistics.length import LEAST_SEQUENCES, LengthFit, length_bands, length_fit
+from rollout_audit.statistics.length import LEAST_ESS_SEQ, LEAST_SEQUENCES, LengthFit, length_bands, length_fit
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["LEAST_ESS_SEQ", "length_trap"]
+__all__ = ["length_trap"]
 
-LEAST_ESS_SEQ = 0.3
-"""Below it health calls an effective sample size critical"""
 FARTHEST = 10**9
 """Tokens beyond which a length is no length of a response"""
 

@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from rollout_audit.corrections.model import SAFETY_CLAMP
 
-__all__ = ["LEAST_SEQUENCES", "LengthBand", "LengthFit", "length_bands", "length_fit"]
+__all__ = ["DEVIATIONS", "LEAST_ESS_SEQ", "LEAST_SEQUENCES", "LengthBand", "LengthFit", "length_bands", "length_fit"]
 
 Array = NDArray[np.float64]
 
+LEAST_ESS_SEQ = 0.3
+"""Below it health calls an effective sample size critical"""
 LEAST_SEQUENCES = 8
 """Responses from which on their spread is fitted"""
 DEVIATIONS = 2.0

@@ -14,7 +14,7 @@ from rollout_audit.audit.limits import CORRECTING, DISTANCE, LIMITS, WEIGHT_MEAN
 from rollout_audit.audit.report import BestPoint
 from rollout_audit.corrections.model import Correction, Level
 
-__all__ = ["CRITERIA", "SETTINGS", "Columns", "Criterion", "SweepPoints", "applied_settings", "best_points"]
+__all__ = ["CRITERIA", "NOTHING", "SETTINGS", "Columns", "Criterion", "SweepPoints", "applied_settings", "best_points"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -36,6 +36,7 @@ FIGURES = (
     *("kept_kl_k3", "kept_reward_mean", "kept_length_mean", "gradient_scale_kept"),
 )
 NOTHING = 1e-12
+"""Weights that close to 1 throughout change nothing"""
 ROUNDED = 9
 """Decimals from which on figures are equal"""
 

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollout_audit.audit.advice import Candidate, LimitReport, Recommendation, Verdict
-from rollout_audit.audit.best import Columns, SweepPoints
+from rollout_audit.audit.advice_text import broken_text, none_needed, nothing_meets, recommended, refused
+from rollout_audit.audit.best import NOTHING, Columns, SweepPoints
 from rollout_audit.audit.health import RULES
 from rollout_audit.audit.limits import CORRECTING, WEIGHT_MEAN, Limit, Limits, distance
+from rollout_audit.audit.nearest import nearest_place, overstep, relaxed
 from rollout_audit.audit.report import CorrectionReport, Report
 from rollout_audit.corrections.model import Level
 
 __all__ = ["MENDED_BY_REJECTION", "PLUMBING", "recommendation"]
 
 Number = float | int | None
-Array = NDArray[np.float64]
 
 PLUMBING = frozenset({"identical_columns"})
 """Findings that say the figures are not what they seem: to choose a correction by them would hide the fault"""
@@ -34,14 +34,8 @@ MENDED_BY_REJECTION = frozenset({"kl_k3", "cancellation", "chi2_token", "veto_fr
 """Rules that dropping the worst tokens or responses can mend; a drift of all tokens takes weights"""
 OF_MISMATCH = frozenset(rule.name for rule in RULES if rule.source == "mismatch")
 SHOWN = (
-    "ess",
-    "ess_seq",
-    "weight_mean",
-    "weight_std",
-    "masked_fraction",
-    "seq_masked_fraction",
-    "mass_lost",
-    "kept_reward_mean",
+    *("ess", "ess_seq", "weight_mean", "weight_std"),
+    *("masked_fraction", "seq_masked_fraction", "mass_lost", "kept_reward_mean"),
 )
 
 
@@ -66,7 +60,7 @@ class _Choice:
         verdict = self.verdict
         return Recommendation(
             verdict=verdict,
-            sentence=_SENTENCES[verdict](self),
+            sentence=self._sentence(verdict),
             mode=self.report.settings.mode,
             limits=[_limit_report(limit, bound) for limit, bound in self.limits.pairs()],
             raw=self.raw,
@@ -87,6 +81,17 @@ class _Choice:
         if not self.past_limit:
             return "none needed"
         return "recommended" if self.mildest_preset or self.mildest_point else "nothing meets the limits"
+
+    def _sentence(self, verdict: Verdict) -> str:
+        match verdict:
+            case "refused":
+                return refused(self.refusals)
+            case "none needed":
+                return none_needed(self.raw)
+            case "recommended":
+                return recommended(self.past_limit, self.mildest_preset, self.mildest_point)
+            case _:
+                return nothing_meets(self.past_limit, self.nearest, self.relax)
 
     @cached_property
     def limits(self) -> Limits:
@@ -125,13 +130,18 @@ class _Choice:
     @cached_property
     def raw_ess(self) -> Mapping[str, Number]:
         """level → ess of its raw weights; without a weight that of the token ratios, which are left as they are."""
-        found = {str(c.settings["level"]): c.stages.raw.get("ess") for c in self.report.corrections}
+        own = [c for c in self.report.corrections if c.mode == self.report.settings.mode]
+        found = {str(c.settings["level"]): c.stages.raw.get("ess") for c in own}
         return {**found, Level.NONE.value: self.raw["ess"], Level.TOKEN.value: self.raw["ess"]}
 
     @cached_property
     def drift(self) -> list[str]:
         """What is past a limit and stays so whatever is rejected."""
         return [name for name in self.past_limit if name not in MENDED_BY_REJECTION]
+
+    @property
+    def cancels(self) -> bool:
+        return "cancellation" in self.past_limit
 
     @cached_property
     def presets(self) -> list[Candidate]:
@@ -158,17 +168,17 @@ class _Choice:
             yield "no token is kept"
             return
         broken = self.limits.broken(figures, level)
-        yield from (_broken_text(limit, bound, broken[limit.key]) for limit, bound in self.limits.pairs()
+        yield from (broken_text(limit, bound, broken[limit.key]) for limit, bound in self.limits.pairs()
                     if limit.key in broken)  # fmt: skip
         mean = figures["weight_mean"]
         if mean is not None and not WEIGHT_MEAN[0] <= mean <= WEIGHT_MEAN[1]:
             yield f"weight_mean {mean:.3g} outside [{WEIGHT_MEAN[0]:g}, {WEIGHT_MEAN[1]:g}]"
-        if level in CORRECTING or not self.past_limit:
-            return
-        if not figures["masked_fraction"]:
+        if self.past_limit and not _acts(figures):
             yield f"changes nothing, so {', '.join(self.past_limit)} past the limit stays"
-        elif self.drift:
+        elif self.drift and level not in CORRECTING:
             yield f"no token or sequence weight, so {', '.join(self.drift)} past the limit stays"
+        if self.cancels and level == Level.SEQUENCE.value:
+            yield "errors of both signs cancel in the product ratio, so its weights do not see them"
 
     @cached_property
     def points_within(self) -> list[Candidate]:
@@ -179,6 +189,8 @@ class _Choice:
         chosen = points.within(self.limits) & points.acts & points.balanced & (points.weighted | points.unweighted)
         if self.drift:
             chosen &= points.weighted
+        if self.cancels:
+            chosen &= np.array(points.columns["level"]) != Level.SEQUENCE.value
         families = np.array(points.columns["family"])
         found = [points.first(chosen & (families == f), (("distance", 1),)) for f in dict.fromkeys(families.tolist())]
         return [self._of_point(points, i) for i in found if i is not None]
@@ -216,34 +228,18 @@ class _Choice:
         """Of all that have weights, or can do without: what oversteps the limits least, relative to each."""
         able = [p for p in self.failing if p.distance is not None and not (self.drift and _weightless(p))]
         point = self._nearest_point()
-        return min([*able, *([] if point is None else [point])], key=self._overstep, default=None)
+        return min([*able, *([] if point is None else [point])], key=lambda c: overstep(self.limits, c), default=None)
 
     def _nearest_point(self) -> Candidate | None:
-        if self.points is None or not len(self.points):
+        i = None if self.points is None else nearest_place(self.points, self.limits, weights_only=bool(self.drift))
+        if i is None or self.points is None:
             return None
-        points = self.points
-        parts = [_overstep(limit, bound, points.figure(limit.key)) for limit, bound in self.limits.pairs()]
-        parts[-1] = np.where(points.weighted, 0.0, parts[-1])
-        total = np.where(points.weighted | (points.unweighted & (not self.drift)), np.sum(parts, axis=0), np.nan)
-        if not np.isfinite(total).any():
-            return None
-        i = int(np.nanargmin(total))
-        return self._of_point(points, i, list(self._why_not(points.figures(i), str(points.columns["level"][i]))))
-
-    def _overstep(self, candidate: Candidate) -> float:
-        broken = self.limits.broken(candidate.figures, str(candidate.settings["level"]))
-        values = {key: math.inf if value is None else value for key, value in broken.items()}
-        return float(
-            sum(_overstep(li, b, np.array(values[li.key])) for li, b in self.limits.pairs() if li.key in values)
-        )
+        level = str(self.points.columns["level"][i])
+        return self._of_point(self.points, i, list(self._why_not(self.points.figures(i), level)))
 
     @cached_property
     def relax(self) -> list[str]:
-        if self.nearest is None:
-            return []
-        broken = self.limits.broken(self.nearest.figures, str(self.nearest.settings["level"]))
-        values = [(limit, broken[limit.key]) for limit, _ in self.limits.pairs() if limit.key in broken]
-        return [f"{limit.option} {_admitting(limit, value)}" for limit, value in values if value is not None]
+        return [] if self.nearest is None else relaxed(self.limits, self.nearest)
 
     def _notes(self) -> Iterator[str]:
         if self.limits.max_kl < self.stated.max_kl:
@@ -262,46 +258,6 @@ class _Choice:
         yield "Limits are held against the whole dump as one batch."
 
 
-def _none_needed(choice: _Choice) -> str:
-    return (
-        f"None needed: the raw token weights keep an ess of {_shown(choice.raw['ess'])}, k3 is "
-        f"{_shown(choice.raw['kl_k3'])}, and no health rule of the mismatch is broken in any step."
-    )
-
-
-def _recommended(choice: _Choice) -> str:
-    preset, point = choice.mildest_preset, choice.mildest_point
-    past = f"{', '.join(choice.past_limit)} past the limit"
-    of_sweep = "" if point is None else f"of all thresholds tried, {point.formula}"
-    if preset is None:
-        return f"{past}: no preset suffices; {of_sweep} does, as the mildest."
-    texts = [f"the mildest preset that suffices is {preset.name} ({preset.formula})", of_sweep]
-    return f"{past}: {'; '.join(filter(None, texts))}."
-
-
-def _nothing_meets(choice: _Choice) -> str:
-    past = f"{', '.join(choice.past_limit)} past the limit, and nothing meets the limits"
-    nearest = choice.nearest
-    if nearest is None:
-        return f"{past}: no correction leaves a figure to judge."
-    name = nearest.name if nearest.source == "preset" else nearest.formula
-    relaxed = f"; {' '.join(choice.relax)} would admit it" if choice.relax else ""
-    return f"{past}. Nearest: {name} ({'; '.join(nearest.why_not)}){relaxed}."
-
-
-def _refused(choice: _Choice) -> str:
-    kinds = ", ".join(dict.fromkeys(text.partition(":")[0] for text in choice.refusals))
-    return f"No recommendation: {kinds}. Mend the recording first; a correction chosen by such figures hides the fault."
-
-
-_SENTENCES = {
-    "none needed": _none_needed,
-    "recommended": _recommended,
-    "nothing meets the limits": _nothing_meets,
-    "refused": _refused,
-}
-
-
 def _figures(correction: CorrectionReport) -> dict[str, Number]:
     stages = correction.stages
     bounded = [stages.bounded.get(name) for name in ("capped_fraction", "below_lower_fraction")]
@@ -314,6 +270,16 @@ def _figures(correction: CorrectionReport) -> dict[str, Number]:
         "bounded_fraction": sum(known) if len(known) == len(bounded) else None,
         "kept_kl_k3": correction.kept_kl_k3,
     }
+
+
+def _acts(figures: Mapping[str, Number]) -> bool:
+    """Whether anything is masked or weighted at all."""
+    mean, spread = figures["weight_mean"], figures["weight_std"]
+    return (
+        bool(figures["masked_fraction"])
+        or (mean is not None and abs(mean - 1.0) > NOTHING)
+        or bool(spread is not None and spread > NOTHING)
+    )
 
 
 def _limit_report(limit: Limit, bound: float) -> LimitReport:
@@ -342,33 +308,5 @@ def _weightless(candidate: Candidate) -> bool:
     return candidate.settings["level"] not in CORRECTING
 
 
-def _overstep(limit: Limit, bound: float, value: Array) -> Array:
-    """How far past the bound, in bounds; NaN where there is no value."""
-    beyond = bound - value if limit.comparison == "≥" else value - bound
-    past: Array = np.maximum(beyond, 0.0) / max(bound, 1e-12)
-    return past
-
-
-def _broken_text(limit: Limit, bound: float, value: Number) -> str:
-    if value is None:
-        return f"{limit.key} could not be computed"
-    sign = "<" if limit.comparison == "≥" else ">"
-    return f"{limit.key} {_shown(value)} {sign} {_shown(bound)}"
-
-
-def _admitting(limit: Limit, value: float) -> str:
-    """The value in two digits, rounded so that it is let in."""
-    if not value:
-        return "0"
-    scale = 10.0 ** (1 - math.floor(math.log10(abs(value))))
-    rounded = math.floor(value * scale) if limit.comparison == "≥" else math.ceil(value * scale)
-    most = math.inf if limit.key == "kept_kl_k3" else 1.0
-    return f"{min(rounded / scale, most):.2g}"
-
-
 def _ess_of(chi2_rel: Number) -> float | None:
     return None if chi2_rel is None else 1.0 / (1.0 + chi2_rel)
-
-
-def _shown(value: Number) -> str:
-    return "past the largest float" if value is None else f"{value:.3g}"

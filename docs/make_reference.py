@@ -39,8 +39,8 @@ CHOOSING = (
     "which are applied to the kept tokens; the raw one stands beside it. Weights of 1 always have an ess of 1: what",
     "carries no token or sequence weight is held to the k3 of the tokens that it keeps, over the dump lowered by as",
     "much as the worst step is above the pooled k3. A drift of all tokens (k1, ppl_ratio, raw ess past the limit)",
-    "takes weights; where errors cancel, not those of the product ratio. Weights must average within [0.5, 2]. Mildest is",
-    "the least distance from doing nothing: masked_fraction + bounded_fraction + mass_lost + (1 − ess), where",
+    "takes weights; where errors cancel, not those of the product ratio. Weights must average within [0.5, 2]. Mildest",
+    "is the least distance from doing nothing: masked_fraction + bounded_fraction + mass_lost + (1 − ess), where",
     "bounded_fraction is the share of the weights that a bound replaced, capped_fraction + below_lower_fraction.",
 )
 OF_ROW, OF_TOKEN = "one value a row", "a list a row"

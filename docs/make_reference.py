@@ -15,7 +15,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from rollout_audit.__main__ import main as command_line
+from rollout_audit.audit.best import CRITERIA
 from rollout_audit.audit.health import RULES
+from rollout_audit.audit.limits import LIMITS
+from rollout_audit.audit.report import LengthTrap
 from rollout_audit.cli.app import COMMANDS
 from rollout_audit.dumps.fields import FIELDS, Field
 from rollout_audit.reports.catalogue import CATALOGUE, MetricEntry, limits_text
@@ -24,6 +27,22 @@ ROOT = Path(__file__).resolve().parents[1]
 MADE = "<!-- made by docs/make_reference.py: do not edit -->"
 HELP_WIDTH = "88"
 AVERAGED = {"token": "tokens", "sequence": "sequences", "token or sequence": "tokens or sequences"}
+LENGTH_TRAP = (
+    "The log weight of a response of n tokens is S = Σd. Its mean is −κn, κ = k1; its spread is fitted to the",
+    "responses as Var S = a·n + b·n² (a: tokens that err independently, b: what a response shares; least squares on",
+    "the squared residuals, weights 1/n², at least eight responses). Expected ess_seq of responses of n tokens is",
+    "exp(−log(1 + chi2_rel_token) · (a·n + b·n²) / Var d): for independent tokens the token ess to the power of n, for",
+    "normal d the lognormal exp(−Var S). What a handful of responses shows is evener than that of very many.",
+)
+CHOOSING = (
+    "`recommend` and the best points of the sweep hold corrections against limits. The ess is that of the weights",
+    "which are applied to the kept tokens; the raw one stands beside it. Weights of 1 always have an ess of 1: what",
+    "carries no token or sequence weight is held to the k3 of the tokens that it keeps, over the dump lowered by as",
+    "much as the worst step is above the pooled k3. A drift of all tokens (k1, ppl_ratio, raw ess past the limit)",
+    "takes weights; where errors cancel, not those of the product ratio. Weights must average within [0.5, 2]. Mildest",
+    "is the least distance from doing nothing: masked_fraction + bounded_fraction + mass_lost + (1 − ess), where",
+    "bounded_fraction is the share of the weights that a bound replaced, capped_fraction + below_lower_fraction.",
+)
 OF_ROW, OF_TOKEN = "one value a row", "a list a row"
 TYPES = {
     "rollout_log_probs": "list of float, **required**",
@@ -62,6 +81,8 @@ def metrics_page() -> str:
         entries = [entry for entry in CATALOGUE.values() if entry.family == family]
         parts += [f"\n## {family.capitalize()}\n\n{where}\n", *metric_table(entries)]
     parts += ["\n## Health rules\n", *rule_table()]
+    parts += ["\n## Length trap\n", *LENGTH_TRAP, "", *length_table()]
+    parts += ["\n## Choosing a correction\n", *CHOOSING, "", *limit_table(), "", *criterion_table()]
     return "\n".join(parts) + "\n"
 
 
@@ -81,6 +102,25 @@ def rule_table() -> Iterator[str]:
         limits = "; ".join(map(limits_text, rules))
         advice = "; ".join(dict.fromkeys(rule.advice for rule in rules))
         yield row(f"`{metric}`", looks_at[rules[0].source], limits, advice)
+
+
+def length_table() -> Iterator[str]:
+    yield from header("field of `length_trap`", "what it holds")
+    for name, field in LengthTrap.model_fields.items():
+        if field.description:
+            yield row(f"`{name}`", field.description)
+
+
+def limit_table() -> Iterator[str]:
+    yield from header("option of `recommend`", "limit", "why")
+    for limit in LIMITS:
+        yield row(f"`{limit.option}`", f"`{limit.key}` {limit.comparison} {limit.default:g}", limit.reason)
+
+
+def criterion_table() -> Iterator[str]:
+    yield from header("criterion of `sweep.best`", "what it picks")
+    for criterion in CRITERIA:
+        yield row(f"`{criterion.name}`", criterion.sentence)
 
 
 def field_table() -> Iterator[str]:

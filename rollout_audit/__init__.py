@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollout_audit.audit.advice import Recommendation
     from rollout_audit.audit.analyze import analyze
     from rollout_audit.audit.apply import apply_correction
     from rollout_audit.audit.dialect import trainer_metrics
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
     from rollout_audit.reports.folder import read_report, write_report
+    from rollout_audit.reports.recommend import recommend
     from rollout_audit.reports.saved import merge, sweep
     from rollout_audit.statistics.metrics import Metrics
 
@@ -46,6 +48,7 @@ __all__ = [
     "Metrics",
     "Mode",
     "Preset",
+    "Recommendation",
     "Report",
     "ReportError",
     "RolloutAuditError",
@@ -59,6 +62,7 @@ __all__ = [
     "merge",
     "open_dump",
     "read_report",
+    "recommend",
     "sweep",
     "sweep_grid",
     "trainer_metrics",
@@ -79,6 +83,7 @@ _HOME = {
     "Metrics": "statistics.metrics",
     "Mode": "corrections.model",
     "Preset": "corrections.presets",
+    "Recommendation": "audit.advice",
     "Report": "audit.report",
     "ReportError": "errors",
     "RolloutAuditError": "errors",
@@ -92,6 +97,7 @@ _HOME = {
     "merge": "reports.saved",
     "open_dump": "dumps.dump",
     "read_report": "reports.folder",
+    "recommend": "reports.recommend",
     "sweep": "reports.saved",
     "sweep_grid": "audit.grids",
     "trainer_metrics": "audit.dialect",

@@ -75,3 +75,13 @@ def rejection(weights, kept, tokens: Tokens) -> dict[str, float]:
         "gradient_scale_original": applied / len(kept),
         **({"gradient_scale_kept": applied / kept.sum()} if kept.any() else {}),
     }
+
+
+def left_after(correction: Correction, tokens: Tokens) -> dict[str, float]:
+    """Of what rejection keeps: mean length of the responses with a kept token, mean k3 of the kept tokens."""
+    kept = apply(correction, tokens).kept.numpy()
+    d, n = tokens.log_ratio.numpy()[kept], tokens.lengths.numpy()
+    per_row = row_sum(torch.from_numpy(kept.astype(float)), tokens.lengths).numpy()
+    if not kept.any():
+        return {}
+    return {"kept_length_mean": n[per_row > 0].mean(), "kept_kl_k3": (np.expm1(d) - d).mean()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.audit import health
+from rollout_audit.audit.best import applied_settings
+from rollout_audit.audit.length import length_trap
+from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.pictures import Histogram, Pictures
@@ -37,6 +40,7 @@ from rollout_audit.audit.sweep import MOST_ROWS, check_points, sweep_columns, sw
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.describe import describe, effective_intervals
+from rollout_audit.corrections.model import Correction
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.statistics.batches import Batches
 from rollout_audit.statistics.grid import QUANTILE_ERROR
@@ -44,6 +48,7 @@ from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
 from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, correction_stages, stages_of_batches
+from rollout_audit.statistics.sweep import kept_divergence
 from rollout_audit.statistics.sweep_errors import Answered
 
 __all__ = ["assemble"]
@@ -88,7 +93,8 @@ class _Assembly:
             pairs=[_pair_report(pair, self.native[pair]) for pair in self.audit.pairs],
             steps=steps,
             corrections=[self._correction_report(p) for p in self.audit.options.presets],
-            sweep=None if self.sweep is None else sweep_report(self.sweep),
+            sweep=None if self.sweep is None else sweep_report(self.sweep, self._limits(steps)),
+            length_trap=length_trap(self.pooled[self.audit.primary]),
             worst_tokens=worst_tokens(self.state.pairs[self.audit.primary.name].worst.tokens, self.places),
             worst_sequences=worst_sequences(self.pooled[self.audit.primary].rows, self.places),
             notes=self._notes(),
@@ -259,13 +265,22 @@ class _Assembly:
             mode=correction.mode.value,
             loss=correction.loss.value,
             formula=describe(correction),
+            settings=applied_settings(correction),
             keeps=effective_intervals(correction),
             recommended=preset.recommended,
             training_column=self.audit.pair_of(correction).training,
             stages=StageReport(**_plain(stages)),
             reasons=_stage_reasons(stages),
+            kept_kl_k3=self._kept_divergence(correction),
             status=health.mark(self._figures(preset.name, self.native, self.stages)),
         )
+
+    def _kept_divergence(self, correction: Correction) -> float | None:
+        value = kept_divergence(self.pooled[self.audit.pair_of(correction)], correction.all_rules)
+        return value if math.isfinite(value) else None
+
+    def _limits(self, steps: Sequence[StepReport]) -> Limits:
+        return Limits().for_steps(self.native[self.audit.primary]["kl_k3"], [s.metrics["kl_k3"] for s in steps])
 
     @cached_property
     def sweep(self) -> Answered | None:

@@ -18,6 +18,7 @@ from rollout_audit.audit.states import Faults, Saved
 from rollout_audit.audit.sweep import Grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.audit.worst import row_name
+from rollout_audit.corrections.model import Level
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.errors import UsageError
 from rollout_audit.statistics.pair import PairState, RowTable, TokenValues
@@ -33,26 +34,28 @@ Array = NDArray[np.float64]
 
 
 def report_again(saved: Saved, grid: Grid | None, *, per_step_grid: bool = False) -> Report:
-    """The report of saved evidence, with another grid of the sweep (None: its own).
-
-    Raises:
-        UsageError: the grid weighs tokens under sequence rules at a cap whose sums were not kept.
-    """
-    _check_caps(saved, grid)
-    options = replace(saved.basis.options, sweep=grid or saved.basis.options.sweep, per_step_grid=per_step_grid)
-    basis = replace(saved.basis, options=options, notes=(NO_SAMPLE,))
+    """The report of saved evidence, with another grid of the sweep (None: its own)."""
+    asked = grid or saved.basis.options.sweep
+    answered, note = _answerable(saved, asked) if asked else (None, ())
+    options = replace(saved.basis.options, sweep=answered, per_step_grid=per_step_grid)
+    basis = replace(saved.basis, options=options, notes=(NO_SAMPLE, *note))
     return assemble(basis, saved.state, saved.faults, timestamp())
 
 
-def _check_caps(saved: Saved, grid: Grid | None) -> None:
+def _answerable(saved: Saved, grid: Grid) -> tuple[Grid, tuple[str, ...]]:
+    """The grid without token weights under sequence rules at caps whose sums by row were not kept, and a note on it."""
     kept = saved.basis.plans[saved.basis.primary].token_caps
-    for cap in () if grid is None else grid.token_caps:
-        if cap not in kept:
-            have = ", ".join(f"{one:g}" for one in kept) or "none"
-            raise UsageError(
-                f"{saved.place}: token weights capped at {cap:g} under sequence rules need sums row by row, which were "
-                f"kept for the caps {have}; give --no-joint, or sweep the dump"
-            )
+    lost = [cap for cap in grid.token_caps if cap not in kept]
+    if not lost:
+        return grid, ()
+    joint = tuple(w for w in grid.joint if w.level is not Level.TOKEN or w.upper in kept)
+    have = ", ".join(f"{cap:g}" for cap in kept) or "none"
+    missing = ", ".join(f"{cap:g}" for cap in lost)
+    note = (
+        f"Token weights under sequence rules are left out at the caps {missing}: they need sums row by row, which the "
+        f"report kept for the caps {have}. A sweep of the dump has them."
+    )
+    return replace(grid, joint=joint), (note,)
 
 
 def merged_report(parts: Sequence[Saved]) -> Report:

@@ -57,7 +57,7 @@ def _under_each_other(name: str, parts: Sequence[Points]) -> Sequence[object] | 
 
 
 def _figure(stages: StageReport, name: str) -> float:
-    """At the stage where it is looked for first; NaN where it has no value."""
-    stage = next(stage for stage, metrics in METRICS_OF_STAGE.items() if name in metrics)
-    value = getattr(stages, stage)[name]
+    """At the stage where it is looked for first; NaN where it has no value, or is a figure of sweeps alone."""
+    stage = next((stage for stage, metrics in METRICS_OF_STAGE.items() if name in metrics), None)
+    value = None if stage is None else getattr(stages, stage)[name]
     return np.nan if value is None else float(value)

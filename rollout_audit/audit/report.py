@@ -11,11 +11,14 @@ from rollout_audit.audit.pictures import Pictures
 __all__ = [
     "SCHEMA_NAME",
     "SCHEMA_VERSION",
+    "BestPoint",
     "CorrectionReport",
     "Counts",
     "FindingReport",
     "HealthVerdict",
     "InputFile",
+    "LengthBandReport",
+    "LengthTrap",
     "PairReport",
     "Report",
     "Settings",
@@ -136,11 +139,17 @@ class CorrectionReport(Strict):
     mode: Literal["decoupled", "bypass"]
     loss: str
     formula: str = Field(description="what it does, in words and numbers")
+    settings: dict[str, str | float | None] = Field(
+        description="level, bound, lower and upper of the applied weight; the first rule and its bounds"
+    )
     keeps: list[str] = Field(description="effective interval of each bound and rule")
     recommended: str | None
     training_column: str
     stages: StageReport
     reasons: Reasons = Field(description="'stage.metric' → why its value is null (or 0)")
+    kept_kl_k3: Number = Field(
+        description="k3 of the tokens that its rules keep, before weights: what is left uncorrected where none apply"
+    )
     status: Status = Field(description="a mark, not a verdict: how its kept stage stands against the health limits")
 
 
@@ -176,6 +185,39 @@ class StepReport(Strict):
         return self.model_copy(update={"corrections": {name: self.corrections[name]}})
 
 
+class LengthBandReport(Strict):
+    """Responses of similar length: what the fit expects beside what they show. Few responses flatter themselves."""
+
+    shortest: int
+    longest: int
+    sequences: int
+    mean_length: float
+    ess_seq: float = Field(description="of their raw product ratios")
+    expected: float = Field(description="ess_seq of very many responses of the mean length")
+
+
+class LengthTrap(Strict):
+    """At which response length sequence weights stop working, at the mismatch measured per token."""
+
+    kl_per_token: float = Field(description="κ = mean −d (k1): a response of n tokens has log weight −κn on average")
+    kl_k3: Number = Field(description="the same divergence as k3 estimates it")
+    spread_per_token: Number = Field(
+        description="a of Var Σd = a·n + b·n², tokens that err independently; fitted over the responses"
+    )
+    spread_per_token_squared: Number = Field(description="b of Var Σd = a·n + b·n², errors that a response shares")
+    unevenness: Number = Field(description="log(1 + chi2_rel_token) / Var d: −log ess_seq per unit of Var Σd")
+    typical_clamp_length: int | None = Field(description="tokens at which |mean Σd| reaches 20: 20 / |κ|")
+    clamp_length: int | None = Field(
+        description="tokens at which |mean Σd| + 2 standard deviations reach 20: one response in 40 is at the clamp"
+    )
+    ess_length: int | None = Field(description="tokens at which the expected ess_seq of responses that long is 0.3")
+    mean_length: float
+    longest: int = Field(description="valid tokens of the longest response")
+    bands: list[LengthBandReport] = Field(description="responses in order of length, about as many in each band")
+    reasons: Reasons
+    sentence: str
+
+
 class WorstTokenReport(Strict):
     file: str
     row: int
@@ -209,6 +251,20 @@ class SweepFamily(Strict):
     figures: Figures
 
 
+class BestPoint(Strict):
+    """The point of the sweep that one criterion picks."""
+
+    criterion: str
+    sentence: str = Field(description="what is picked, of which points, within which limits")
+    family: str | None = Field(description="null where no point is within the limits")
+    formula: str | None
+    settings: dict[str, str | float | None] = Field(description="level, bound, lower, upper, rule and its bounds")
+    distance: Number = Field(
+        description="from doing nothing: masked_fraction + bounded_fraction + mass_lost + (1 − ess)"
+    )
+    figures: Figures
+
+
 class SweepReport(Strict):
     """What the sweep found; every point stands in sweep.parquet."""
 
@@ -219,6 +275,11 @@ class SweepReport(Strict):
     min_ess: float
     max_masked: float
     max_mass_lost: float
+    max_bounded: float = Field(description="share of the weights that bounds replaced; families are not held to it")
+    max_kl: float = Field(
+        description="k3 of what is kept without weights, lowered by as much as the worst step is above the pooled k3"
+    )
+    best: list[BestPoint] = Field(description="one for each criterion")
     families: list[SweepFamily] = Field(description="in the order of the grid")
 
 
@@ -244,6 +305,7 @@ class Report(Strict):
     steps: list[StepReport]
     corrections: list[CorrectionReport]
     sweep: SweepReport | None = Field(description="null where the sweep was left out")
+    length_trap: LengthTrap | None = Field(description="null where there is no valid token")
     worst_tokens: list[WorstTokenReport]
     worst_sequences: list[WorstSequence]
     notes: list[str] = Field(

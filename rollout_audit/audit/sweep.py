@@ -10,6 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_audit.audit.best import best_points
+from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.report import SweepFamily, SweepReport
 from rollout_audit.corrections.cuts import token_interval, weight_interval
 from rollout_audit.corrections.describe import describe
@@ -35,8 +37,6 @@ Family = tuple[Statistic, Aggregation]
 
 MOST_POINTS, MOST_ROWS = 200_000, 5_000_000
 """Configurations of a grid; rows of its long form, step by step"""
-MIN_ESS, MAX_MASKED, MAX_MASS_LOST = 0.5, 0.1, 0.02
-"""Limits within which the strictest point of each family is named"""
 
 SEQUENCE_FAMILIES: tuple[Family, ...] = (
     (Statistic.K1, Aggregation.SEQ_SUM),
@@ -152,29 +152,32 @@ def sweep_columns(sweep: Sweep) -> Mapping[str, Sequence[object] | NDArray[np.fl
     return {name: [point[name] for point in settings] for name in SETTINGS} | {n: sweep.figures[n] for n in COLUMNS}
 
 
-def sweep_report(sweep: Answered) -> SweepReport:
-    """How many points there are, and the strictest of each family within the limits."""
+def sweep_report(sweep: Answered, limits: Limits) -> SweepReport:
+    """How many points there are, those that stated criteria pick, and the strictest of each family within limits."""
     families: dict[str, list[int]] = {}
     for i, correction in enumerate(sweep.corrections):
         families.setdefault(_family(correction), []).append(i)
-    found = [_best(sweep, name, np.array(points)) for name, points in families.items()]
+    found = [_best(sweep, name, np.array(points), limits) for name, points in families.items()]
     return SweepReport(
         points=len(sweep.corrections),
         inexact=int(np.count_nonzero(~sweep.exact)),
-        min_ess=MIN_ESS,
-        max_masked=MAX_MASKED,
-        max_mass_lost=MAX_MASS_LOST,
+        min_ess=limits.min_ess,
+        max_masked=limits.max_masked,
+        max_mass_lost=limits.max_mass_lost,
+        max_bounded=limits.max_bounded,
+        max_kl=limits.max_kl,
+        best=best_points(sweep_columns(sweep), limits) if sweep.corrections else [],
         families=found,
     )
 
 
-def _best(sweep: Sweep, family: str, points: NDArray[np.int64]) -> SweepFamily:
+def _best(sweep: Sweep, family: str, points: NDArray[np.int64], limits: Limits) -> SweepFamily:
     """The strictest point within the limits: the largest ess, of bare rules the one that masks most."""
     figures = {name: column[points] for name, column in sweep.figures.items()}
     within = (
-        (figures["ess"] >= MIN_ESS)
-        & (figures["masked_fraction"] <= MAX_MASKED)
-        & (figures["mass_lost"] <= MAX_MASS_LOST)
+        (figures["ess"] >= limits.min_ess)
+        & (figures["masked_fraction"] <= limits.max_masked)
+        & (figures["mass_lost"] <= limits.max_mass_lost)
     )
     if not within.any():
         return SweepFamily(family=family, points=len(points), within=0, formula=None, figures={})

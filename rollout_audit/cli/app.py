@@ -15,6 +15,7 @@ from rollout_audit.cli.merge import MERGE_EPILOG, merge
 from rollout_audit.cli.metrics import METRICS_EPILOG, metrics
 from rollout_audit.cli.options import Debug
 from rollout_audit.cli.presets import PRESETS_EPILOG, presets
+from rollout_audit.cli.recommend import RECOMMEND_EPILOG, recommend
 from rollout_audit.cli.schema import schema
 from rollout_audit.cli.sweep import SWEEP_EPILOG, sweep
 
@@ -23,7 +24,7 @@ __all__ = ["app"]
 EPILOG = """\b
 Exit codes:
   0    done
-  1    a gate of --fail-on failed, or inspect found errors
+  1    a gate of --fail-on failed, inspect found errors, or nothing keeps the limits of recommend
   2    could not tell: usage, unreadable or empty input, internal error
   130  interrupted
 
@@ -66,6 +67,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str, str], ...] = (
     (metrics, "Compute the metrics that one trainer logs.", METRICS_EPILOG),
     (sweep, "Try other thresholds, with the dump or without.", SWEEP_EPILOG),
     (merge, "Join reports of several machines or runs.", MERGE_EPILOG),
+    (recommend, "Name the mildest correction that suffices.", RECOMMEND_EPILOG),
     (inspect, "Show what a dump holds and its faults.", INSPECT_EPILOG),
     (presets, "List the corrections, or show one.", PRESETS_EPILOG),
     (explain, "Explain a metric.", EXPLAIN_EPILOG),

@@ -11,7 +11,7 @@ from rollout_audit.reports.findings import dropped_table, findings_table
 from rollout_audit.reports.mismatch_table import mismatch_blocks
 from rollout_audit.reports.records import primary_pair, report_records
 from rollout_audit.reports.step_table import step_table
-from rollout_audit.reports.sweep_table import sweep_table
+from rollout_audit.reports.sweep_table import best_table, sweep_table
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 from rollout_audit.reports.worst import worst_tables
 
@@ -45,8 +45,7 @@ def _blocks(report: Report, gates: Sequence[str]) -> Iterator[Block]:
         yield step_table(report)
     yield from mismatch_blocks(report)
     yield correction_table(report)
-    if (table := sweep_table(report)) is not None:
-        yield table
+    yield from (table for table in (best_table(report), sweep_table(report)) if table is not None)
     yield from worst_tables(report)
     yield Note("")
     yield from (Note(note, quiet=True) for note in report.notes if not note.startswith("π is "))
@@ -60,6 +59,8 @@ def _preamble(report: Report) -> Iterator[str]:
         f"{amount(counts.sequences, 'sequence')}, {_tokens_text(report)} in {amount(counts.steps, 'step')} "
         f"and {amount(counts.files, 'file')}{_left_out(report)}."
     )
+    if report.length_trap is not None:
+        yield report.length_trap.sentence
 
 
 def _tokens_text(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""How far each family of thresholds can be tightened within the limits."""
+"""The points of a sweep that criteria pick, and how far each family can be tightened within the limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from collections.abc import Mapping
 from rollout_audit.audit.report import Report, SweepFamily, SweepReport
 from rollout_audit.reports.tables import Cell, Column, Document, Note, Table
 
-__all__ = ["sweep_document", "sweep_table"]
+__all__ = ["best_table", "sweep_document", "sweep_table"]
+
+_BEST = (
+    Column("criterion", "best by", "label"),
+    Column("ess", "ess", "number", 3),
+    Column("ess_seq", "ess\nseq", "number", 3),
+    Column("bounded_fraction", "bounded", "percent"),
+    Column("mass_lost", "mass\nlost", "percent"),
+    Column("masked_fraction", "masked\ntokens", "percent"),
+    Column("kept_kl_k3", "k3 of\nkept", "figure"),
+    Column("formula", "configuration", "prose"),
+)
+_BEST_FIGURES = ("ess", "ess_seq", "bounded_fraction", "mass_lost", "masked_fraction", "kept_kl_k3")
 
 _COLUMNS = (
     Column("family", "family", "label"),
@@ -48,6 +60,24 @@ def _plain(value: object) -> object:
     if not isinstance(value, float):
         return value
     return float(value) if math.isfinite(value) else None
+
+
+def best_table(report: Report) -> Table | None:
+    """One row for each criterion; None where no sweep was made."""
+    sweep = report.sweep
+    if sweep is None or not sweep.best:
+        return None
+    caption = (
+        f"Limits: ess ≥ {sweep.min_ess:g}, masked ≤ {sweep.max_masked:g}, mass lost ≤ {sweep.max_mass_lost:g}, weights "
+        f"replaced by bounds ≤ {sweep.max_bounded:g}; without weights k3 of what is kept ≤ {sweep.max_kl:.2g}. "
+        + "; ".join(f"{point.criterion}: {point.sentence}" for point in sweep.best)
+        + ". `rollout-audit recommend` weighs them against the presets."
+    )
+    rows = [
+        [point.criterion, *(point.figures.get(name) for name in _BEST_FIGURES), point.formula or "no point within"]
+        for point in sweep.best
+    ]
+    return Table(f"Best of {sweep.points:,} configurations, whole dump", _BEST, rows, caption)
 
 
 def sweep_table(report: Report) -> Table | None:

@@ -19,14 +19,15 @@ from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Co
 from rollout_audit.statistics.population import Population
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["COLUMNS", "Sweep", "nested_rule", "sweep_joint", "sweep_rules", "sweep_weights"]
+__all__ = ["COLUMNS", "Sweep", "kept_divergence", "nested_rule", "sweep_joint", "sweep_rules", "sweep_weights"]
 
 Array = NDArray[np.float64]
 
 COLUMNS = (
     *("ess", "ess_seq", "weight_mean", "weight_std", "weight_max"),
-    *("capped_fraction", "zeroed_fraction", "mass_lost"),
+    *("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"),
     *("masked_fraction", "seq_masked_fraction", "seq_touched_fraction", "kept_reward_mean"),
+    *("kept_length_mean", "kept_kl_k3"),
     *("gradient_scale_kept", "gradient_scale_original"),
 )
 
@@ -79,12 +80,15 @@ def sweep_weights(scope: Scope, weights: Sequence[Weight]) -> Sweep:
         weight_std=bounded.std,
         weight_max=exact.greatest,
         capped_fraction=bounded.above / population.size,
+        below_lower_fraction=bounded.below / population.size,
         zeroed_fraction=bounded.zeros / population.size,
         mass_lost=bounded.mass_lost,
         masked_fraction=0.0,
         seq_masked_fraction=0.0,
         seq_touched_fraction=0.0,
         kept_reward_mean=_mean_reward(scope),
+        kept_length_mean=scope.tokens / scope.sequences,
+        kept_kl_k3=kept_divergence(scope, ()),
         gradient_scale_kept=bounded.mean,
         gradient_scale_original=bounded.mean,
     )
@@ -102,6 +106,7 @@ def sweep_rules(scope: Scope, rules: Sequence[Rule]) -> Sweep:
         weight_std=np.where(kept.tokens > 1, 0.0, np.nan),
         weight_max=np.where(some, 1.0, np.nan),
         capped_fraction=0.0,
+        below_lower_fraction=0.0,
         zeroed_fraction=0.0,
         mass_lost=0.0,
         gradient_scale_kept=np.where(some, 1.0, np.nan),
@@ -127,12 +132,28 @@ def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
             weight_std=np.sqrt(np.where(kept.tokens > 1, variance, np.nan)),
             weight_max=kept.greatest(of_row.greatest),
             capped_fraction=every["capped_fraction"][0],
+            below_lower_fraction=every["below_lower_fraction"][0],
             zeroed_fraction=every["zeroed_fraction"][0],
             mass_lost=every["mass_lost"][0],
             gradient_scale_kept=mean,
             gradient_scale_original=np.where(kept.tokens > 0, mean * kept.tokens, 0.0) / scope.tokens,
             **kept.fractions(scope),
         )
+
+
+def kept_divergence(scope: Scope, rules: Sequence[Rule]) -> float:
+    """Mean k3 of the tokens that the rules keep; NaN where none is kept, or where rules of tokens and rows are joined.
+
+    For a token rule it is exact while the log-ratios are kept one by one; off the cells within 1% of itself.
+    """
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        if all(rule.aggregation.per_row for rule in rules):
+            keeps = np.logical_and.reduce([np.ones(scope.sequences, dtype=bool), *map(scope.row_keeps, rules)])
+            return float(scope.rows["sum_k3"][keeps].sum() / scope.rows["valid_tokens"][keeps].sum())
+        (rule, *others) = rules
+        if others or rule.aggregation is not Aggregation.TOKEN or rule.statistic is Statistic.PROB_DIFF:
+            return math.nan
+        return float(_divergence_within(scope, [rule])[0])
 
 
 @dataclass(frozen=True)
@@ -168,6 +189,7 @@ class _Bounded:
     ess: Array
     greatest: Array
     above: Array
+    below: Array
     zeros: Array
     mass_lost: Array
 
@@ -179,9 +201,10 @@ class _Prefix:
     edges: Array
     values: Array
     counts: Array
-    excess: Array
-    square: Array
-    """Σ(ρ − 1)²"""
+    near: tuple[Array, Array]
+    """Σ(ρ − 1) and Σ(ρ − 1)²: exact for weights close to 1"""
+    far: tuple[Array, Array]
+    """Σρ and Σρ²: exact for tiny weights"""
     mass: Array
     """Σρ, unclamped"""
     clamp: float | None
@@ -191,17 +214,14 @@ class _Prefix:
         values = population.values if clamp is None else np.clip(population.values, -clamp, clamp)
         inside = np.ones(len(values), dtype=bool) if clamp is None else _within(population.edges, clamp)
         with np.errstate(over="ignore", invalid="ignore"):
-            own = population.excess / population.counts
-            excess = np.where(inside, population.excess, population.counts * np.expm1(values))
-            square = np.where(
-                inside, population.spread + population.excess * own, population.counts * np.expm1(values) ** 2
-            )
+            near = _moments_of(population, population.excess, np.expm1(values), inside)
+            far = _moments_of(population, population.ratio, np.exp(values), inside)
         return cls(
             edges=population.edges,
             values=values,
             counts=_running(population.counts.astype(np.float64)),
-            excess=_running(excess),
-            square=_running(square),
+            near=near,
+            far=far,
             mass=_running(population.ratio),
             clamp=clamp,
         )
@@ -223,9 +243,10 @@ class _Prefix:
         below, above = np.array([_constants(weight) for weight in weights]).T
         n_below, n_above = self.counts[start], self.size - self.counts[stop]
         below, above = np.where(n_below, below, 0.0), np.where(n_above, above, 0.0)
-        excess = self.excess[stop] - self.excess[start] + n_below * (below - 1.0) + n_above * (above - 1.0)
-        square = self.square[stop] - self.square[start] + n_below * (below - 1.0) ** 2 + n_above * (above - 1.0) ** 2
-        mean, variance = 1.0 + excess / self.size, np.maximum(square / self.size - (excess / self.size) ** 2, 0.0)
+        excess, about_one = self._moments(self.near, 1.0, (start, stop), (n_below, below), (n_above, above))
+        plain, about_zero = self._moments(self.far, 0.0, (start, stop), (n_below, below), (n_above, above))
+        is_near = np.abs(excess) < 0.5
+        mean, variance = np.where(is_near, 1.0 + excess, plain), np.where(is_near, about_one, about_zero)
         mask = np.array([weight.bound is Bound.MASK for weight in weights])
         zeros = np.where(mask, n_below + n_above, 0.0)
         lost = np.maximum(self.mass[-1] - self.mass[stop] - n_above * above, 0.0) + np.where(
@@ -238,9 +259,26 @@ class _Prefix:
                 ess=np.where(zeros == self.size, 0.0, mean**2 / (mean**2 + variance)),
                 greatest=self._greatest(start, stop, n_below, n_above, below, above),
                 above=n_above,
+                below=n_below,
                 zeros=zeros,
                 mass_lost=lost / self.mass[-1],
             )
+
+    def _moments(
+        self,
+        sums: tuple[Array, Array],
+        origin: float,
+        span: tuple[NDArray[np.int64], NDArray[np.int64]],
+        *constants: tuple[Array, Array],
+    ) -> tuple[Array, Array]:
+        """[points] mean of w − origin and variance of w: ratios in the span, and so many of each constant."""
+        start, stop = span
+        first, second = (column[stop] - column[start] for column in sums)
+        for count, value in constants:
+            first, second = first + count * (value - origin), second + count * (value - origin) ** 2
+        mean = first / self.size
+        with np.errstate(invalid="ignore"):
+            return mean, np.maximum(second / self.size - mean**2, 0.0)
 
     def _span(self, weights: Sequence[Weight]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The atoms that each weight's bounds leave alone."""
@@ -262,6 +300,14 @@ class _Prefix:
         return np.maximum(inside, ends)
 
 
+def _moments_of(population: Population, sums: Array, clamped: Array, inside: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Running sums over the atoms, and of squares; `sums` where the clamp leaves an atom alone."""
+    own = sums / population.counts
+    first = np.where(inside, sums, population.counts * clamped)
+    second = np.where(inside, population.spread + sums * own, population.counts * clamped**2)
+    return _running(first), _running(second)
+
+
 @dataclass(frozen=True)
 class _Kept:
     """What each threshold of a nested family keeps: rows in the order in which they come in."""
@@ -274,6 +320,8 @@ class _Kept:
     """[points] how many of them are in"""
     touched: Array
     """[points] rows with a token that is not kept"""
+    divergence: Array
+    """[points] mean k3 of the kept tokens"""
 
     @property
     def rows(self) -> Array:
@@ -298,19 +346,23 @@ class _Kept:
         recorded = ~np.isnan(reward)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = self.along(np.where(recorded, reward, 0.0)) / self.along(recorded.astype(np.float64))
+            length = self.along(scope.rows["valid_tokens"]) / self.rows
         return {
             "masked_fraction": 1.0 - self.tokens / scope.tokens,
             "seq_masked_fraction": 1.0 - self.rows / scope.sequences,
             "seq_touched_fraction": self.touched / scope.sequences,
             "kept_reward_mean": mean,
+            "kept_length_mean": length,
+            "kept_kl_k3": self.divergence,
         }
 
 
 def _sequence_rules(scope: Scope, rules: Sequence[Rule]) -> _Kept:
     statistic, order = _ordered(scope, rules[0])
     stops = np.searchsorted(statistic[order], [_threshold(rule) for rule in rules], side="right")
-    kept = _Kept(np.empty(0), order, stops, scope.sequences - stops.astype(np.float64))
-    return _Kept(kept.along(scope.rows["valid_tokens"]), order, stops, kept.touched)
+    tokens, divergence = (_running(scope.rows[name][order])[stops] for name in ("valid_tokens", "sum_k3"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return _Kept(tokens, order, stops, scope.sequences - stops.astype(np.float64), divergence / tokens)
 
 
 def _token_rules(scope: Scope, rules: Sequence[Rule]) -> _Kept:
@@ -323,7 +375,21 @@ def _token_rules(scope: Scope, rules: Sequence[Rule]) -> _Kept:
     tokens = np.array([cells.between(*token_interval(rule)).size for rule in rules], dtype=np.float64)
     stops = np.searchsorted(least[order], thresholds, side="right")
     whole = np.searchsorted(greatest, thresholds, side="right")
-    return _Kept(tokens, order, stops, scope.sequences - whole.astype(np.float64))
+    touched = scope.sequences - whole.astype(np.float64)
+    return _Kept(tokens, order, stops, touched, _divergence_within(scope, rules))
+
+
+def _divergence_within(scope: Scope, rules: Sequence[Rule]) -> Array:
+    """[rules] mean k3 of the tokens that each token rule keeps."""
+    population = scope.token_values()
+    intervals = [token_interval(rule) for rule in rules]
+    start = np.searchsorted(population.edges, [i.lower for i in intervals], side="left")
+    stop = np.maximum(start, np.searchsorted(population.edges, [i.upper for i in intervals], side="right"))
+    counts = population.counts.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        k3 = _running(counts * (np.expm1(population.values) - population.values))
+        mean: Array = (k3[stop] - k3[start]) / (_running(counts)[stop] - _running(counts)[start])
+    return mean
 
 
 def _extreme(scope: Scope, rule: Rule, which: Aggregation) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -70,8 +70,9 @@ class _Cell:
     mass: float
     lower: float
     upper: float
+    by_lower: bool
+    """whether the lower bound divides it; `by_upper` whether the upper bound does, which may be too"""
     by_upper: bool
-    """whether the upper bound divides it"""
 
 
 def _token_interval(correction: Correction) -> Interval:
@@ -85,15 +86,14 @@ def _token_interval(correction: Correction) -> Interval:
 
 def _divided(scope: Scope, interval: Interval) -> list[_Cell]:
     lower, upper = math.nextafter(interval.lower, -math.inf), interval.upper
-    found: dict[int, _Cell] = {}
-    for cut, by_upper in ((lower, False), (upper, True)):
-        cell = _cell_divided_at(scope, cut, by_upper=by_upper)
-        if cell is not None:
-            found[cell.at] = cell
-    return list(found.values())
+    below, above = _cell_divided_at(scope, lower), _cell_divided_at(scope, upper)
+    if below is not None and above is not None and below.at == above.at:
+        return [replace(above, by_lower=True, by_upper=True)]
+    of_lower = [] if below is None else [replace(below, by_lower=True)]
+    return of_lower + ([] if above is None else [replace(above, by_upper=True)])
 
 
-def _cell_divided_at(scope: Scope, cut: float, *, by_upper: bool) -> _Cell | None:
+def _cell_divided_at(scope: Scope, cut: float) -> _Cell | None:
     """The occupied cell that has the cut inside it, if there is one."""
     cells, grid = scope.token_cells(), scope.grid.edges
     place = int(np.searchsorted(grid, cut))
@@ -107,7 +107,7 @@ def _cell_divided_at(scope: Scope, cut: float, *, by_upper: bool) -> _Cell | Non
         return None
     below = max(float(grid[place - 1]) if place else -math.inf, float(least))
     above = min(float(grid[place]), float(greatest))
-    return _Cell(at, int(cells.counts[at]), float(cells.ratio[at]), below, above, by_upper)
+    return _Cell(at, int(cells.counts[at]), float(cells.ratio[at]), below, above, by_lower=False, by_upper=False)
 
 
 def _ends(scope: Scope, correction: Correction, divided: list[_Cell], point: Mapping[str, float]) -> dict[str, Ends]:
@@ -130,6 +130,7 @@ def _rule_ends(scope: Scope, inside: int, divided: list[_Cell], point: Mapping[s
         "gradient_scale_original": (low / n, high / n),
         **dict.fromkeys(("ess", "weight_mean", "weight_max", "gradient_scale_kept"), one),
         "weight_std": (0.0, 0.0) if high > 1 else (math.nan, math.nan),
+        "kept_kl_k3": (math.nan, math.nan),  # of the divided cell only weights are summed, not k3
     }
 
 
@@ -145,6 +146,7 @@ def _weight_ends(cells: Population, rest: Population, weight: Weight, divided: l
     greatest = (max(most, *(low for _, low, _ in between)), max(most, *(high for _, _, high in between)))
     mean = 1.0 + excess[0] / n, 1.0 + excess[1] / n
     capped = n - rest.between(-math.inf, weight_interval(weight).upper).size - sum(cell.size for cell in divided)
+    below = rest.between(-math.inf, math.nextafter(weight_interval(weight).lower, -math.inf)).size
     lost = _plus(float(known.mass_lost()[0]), [_lost(cell, weight) for cell in divided])
     zeros = float(known.zeros[0])
     zeroes = sum(cell.size for cell in divided) if weight.bound is Bound.MASK else 0
@@ -154,6 +156,7 @@ def _weight_ends(cells: Population, rest: Population, weight: Weight, divided: l
         "weight_std": _std(excess, square, n),
         "weight_max": greatest,
         "capped_fraction": (capped / n, (capped + sum(c.size for c in divided if c.by_upper)) / n),
+        "below_lower_fraction": (below / n, (below + sum(c.size for c in divided if c.by_lower)) / n),
         "zeroed_fraction": (zeros / n, (zeros + zeroes) / n),
         "mass_lost": (lost[0] / total, min(lost[1] / total, 1.0)),
     }

@@ -144,7 +144,12 @@ def test_the_sweep_of_a_report_is_that_of_its_dump(folder: Path, whole: Path) ->
     assert direct.sweep is not None
     assert again.sweep.inexact == 0
     one, two = ([r for r in points(report) if r["name"] is None] for report in (again, direct))
-    assert len(one) == len(two) == again.sweep.points
+    assert len(one) == again.sweep.points
+    lost = [r for r in two if r["level"] == "token" and r["bound"] == "truncate" and r["rule"]]
+    assert len(lost) == 7  # seven caps of token weights under the one sequence rule: no sums of theirs were kept
+    assert any("left out at the caps 1.234, " in note for note in again.notes)
+    two = [r for r in two if r not in lost]
+    assert len(one) == len(two)
     for mine, theirs in zip(one, two, strict=True):
         assert_alike(mine, theirs, rel=1e-9)
 

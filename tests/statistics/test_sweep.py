@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from rollout_audit.corrections.direct import level_log_ratio
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.corrections.packing import Packed
+from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.stages import correction_stages
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
 from tests import definitions
 from tests.builders import CPU, chunks, part_of, pass_plan, scope_of, splits, thresholds
 
-BOUNDED = {"capped_fraction", "zeroed_fraction", "mass_lost"}
+BOUNDED = {"capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"}
+LEFT = {"kept_length_mean", "kept_kl_k3"}
 LEVELS = st.sampled_from([Level.TOKEN, Level.SEQUENCE, Level.GEOMETRIC])
 SEQUENCE_RULES = [
     (Statistic.K1, Aggregation.SEQ_SUM),
@@ -32,19 +34,22 @@ SEQUENCE_RULES = [
 TOKEN_RULES = [(statistic, Aggregation.TOKEN) for statistic in (Statistic.K1, Statistic.K2, Statistic.K3)]
 
 
-def planned(data: st.DataObject, corrections: list[Correction], token_caps: tuple[float, ...] = ()) -> Scope:
+def planned(
+    data: st.DataObject, corrections: list[Correction], token_caps: tuple[float, ...] = ()
+) -> tuple[Scope, Tokens]:
     """One random dump, cut into chunks anywhere."""
     chunk = data.draw(chunks().filter(lambda c: bool(c.response_mask.any())))
     cut = data.draw(splits(chunk.rows))
     parts = [part_of(chunk, first, stop) for first, stop in itertools.pairwise(cut)]
-    return scope_of(parts, pass_plan({f"c{i}": c for i, c in enumerate(corrections)}, token_caps=token_caps))
+    plan = pass_plan({f"c{i}": c for i, c in enumerate(corrections)}, token_caps=token_caps)
+    return scope_of(parts, plan), Packed(chunk, CPU).tokens("old_log_probs")
 
 
-def assert_equal(sweep: Sweep, scope: Scope) -> None:
+def assert_equal(sweep: Sweep, scope: Scope, tokens: Tokens) -> None:
     for i, correction in enumerate(sweep.corrections):
-        stages = correction_stages(scope, f"c{i}", correction)
+        stages, left = correction_stages(scope, f"c{i}", correction), definitions.left_after(correction, tokens)
         for name in COLUMNS:
-            want = stages["bounded" if name in BOUNDED else "kept"][name]
+            want = left.get(name) if name in LEFT else stages["bounded" if name in BOUNDED else "kept"][name]
             got = sweep.figures[name][i]
             if want is None:
                 assert math.isnan(got), (name, got, correction)
@@ -60,8 +65,8 @@ def test_weights(data: st.DataObject, level: Level, bound: Bound) -> None:
     weights = [
         Weight(level, bound, None if bound is Bound.TRUNCATE else min(pair), max(pair)) for pair in sorted(bounds)
     ]
-    scope = planned(data, [Correction(weight) for weight in weights])
-    assert_equal(sweep_weights(scope, weights), scope)
+    scope, tokens = planned(data, [Correction(weight) for weight in weights])
+    assert_equal(sweep_weights(scope, weights), scope, tokens)
 
 
 @settings(max_examples=150, deadline=None)
@@ -69,8 +74,8 @@ def test_weights(data: st.DataObject, level: Level, bound: Bound) -> None:
 def test_rules(data: st.DataObject, family: tuple[Statistic, Aggregation]) -> None:
     values = data.draw(st.lists(st.floats(1.0001, 20.0), min_size=1, max_size=5))
     rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
-    scope = planned(data, [Correction(rules=(rule,)) for rule in rules])
-    assert_equal(sweep_rules(scope, rules), scope)
+    scope, tokens = planned(data, [Correction(rules=(rule,)) for rule in rules])
+    assert_equal(sweep_rules(scope, rules), scope, tokens)
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,8 +83,8 @@ def test_rules(data: st.DataObject, family: tuple[Statistic, Aggregation]) -> No
 def test_vetoes(data: st.DataObject) -> None:
     values = sorted(data.draw(st.lists(st.floats(1e-6, 0.9), min_size=1, max_size=4)), reverse=True)
     rules = [Rule(Statistic.K1, Aggregation.SEQ_MAX, upper=-math.log(value), clamp=None) for value in values]
-    scope = planned(data, [Correction(rules=(rule,)) for rule in rules])
-    assert_equal(sweep_rules(scope, rules), scope)
+    scope, tokens = planned(data, [Correction(rules=(rule,)) for rule in rules])
+    assert_equal(sweep_rules(scope, rules), scope, tokens)
 
 
 @settings(max_examples=120, deadline=None)
@@ -90,8 +95,8 @@ def test_sequence_weights_under_sequence_rules(
     weight = Weight(level, Bound.TRUNCATE, upper=data.draw(thresholds([2.0])))
     values = data.draw(st.lists(st.floats(1.0001, 20.0), min_size=1, max_size=4))
     rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
-    scope = planned(data, [Correction(weight, (rule,)) for rule in rules])
-    assert_equal(sweep_joint(scope, weight, rules), scope)
+    scope, tokens = planned(data, [Correction(weight, (rule,)) for rule in rules])
+    assert_equal(sweep_joint(scope, weight, rules), scope, tokens)
 
 
 @settings(max_examples=120, deadline=None)
@@ -100,8 +105,8 @@ def test_token_weights_under_sequence_rules(data: st.DataObject, family: tuple[S
     weight = Weight(Level.TOKEN, Bound.TRUNCATE, upper=data.draw(st.sampled_from([1.5, 2.0, 5.0])))
     values = data.draw(st.lists(st.floats(1.0001, 20.0), min_size=1, max_size=4))
     rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
-    scope = planned(data, [Correction(weight, (rule,)) for rule in rules], (1.5, 2.0, 5.0))
-    assert_equal(sweep_joint(scope, weight, rules), scope)
+    scope, tokens = planned(data, [Correction(weight, (rule,)) for rule in rules], (1.5, 2.0, 5.0))
+    assert_equal(sweep_joint(scope, weight, rules), scope, tokens)
 
 
 @settings(max_examples=150, deadline=None)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rollout_audit.audit.passes import PassPlan
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.plan import PairPlan
@@ -19,9 +20,11 @@ from rollout_audit.statistics.stages import correction_stages
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_rules, sweep_weights
 from rollout_audit.statistics.sweep_bands import sweep_bands
 from rollout_audit.statistics.sweep_errors import Answered, with_errors
+from tests import definitions
 from tests.builders import CPU, ENGINE, LOG_RATIOS, chunk_of, chunks, pass_plan, scope_of, thresholds
 
-BOUNDED = {"capped_fraction", "zeroed_fraction", "mass_lost"}
+BOUNDED = {"capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"}
+LEFT = {"kept_length_mean", "kept_kl_k3"}
 TOKEN_STATISTICS = st.sampled_from([Statistic.K1, Statistic.K2, Statistic.K3])
 
 
@@ -35,7 +38,8 @@ def truth_of(chunk: Chunk, corrections: tuple[Correction, ...]) -> list[dict[str
     found = []
     for i, correction in enumerate(corrections):
         stages = correction_stages(scope, f"c{i}", correction)
-        found.append({name: stages["bounded" if name in BOUNDED else "kept"][name] for name in COLUMNS})
+        figures = {n: stages["bounded" if n in BOUNDED else "kept"][n] for n in COLUMNS if n not in LEFT}
+        found.append(figures | definitions.left_after(correction, Packed(chunk, CPU).tokens("old_log_probs")))
     return found
 
 
@@ -53,9 +57,11 @@ def assert_within(answered: Answered, chunk: Chunk) -> None:
 
 
 def rounding_of(name: str, value: float, greatest: float) -> float:
-    """The greatest weight is read off its cell, as quantiles are."""
+    """The greatest weight and k3 of what a token rule keeps are read off cells, as quantiles are."""
     if name == "weight_max" and value > 0:
         return 1.1 * QUANTILE_ERROR * abs(math.log(value)) * value + 1e-9
+    if name == "kept_kl_k3":
+        return 0.01 * value + 1e-9
     return (1e-7 if name == "weight_std" else 1e-9) * max(1.0, abs(greatest))
 
 

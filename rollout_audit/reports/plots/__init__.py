@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["FIGURES", "Draw", "Drawn", "draw_all"]
 
 Draw = Callable[["Report"], "Figure | None"]
-_NAMES = ("steps", "pairs", "log_ratio", "density", "presets", "sweep", "profiles", "sequences")
+_NAMES = (
+    "steps", "pairs", "log_ratio", "density", "presets", "sweep", "frontier", "heat_map", "rejection", "length",
+    "profiles", "sequences",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FixedLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report
@@ -19,7 +20,6 @@ from rollout_audit.reports.plots.style import (
     HALO,
     INK,
     ORANGE,
-    RULE,
     SMALL,
     heading,
     log_axis,
@@ -36,6 +36,10 @@ Table = Mapping[str, Array]
 
 MASKED_LIMIT, LOST_LIMIT = 0.1, 0.02
 LARGEST_SHOWN = 1e4
+FEW_TICKS_FROM = 25.0
+RANGE_AT = 1.085
+VETO_K2 = 0.5 * math.log(1e-4) ** 2
+"""The bound on both sides that on the lower one is the veto at 1e-4"""
 GEO_PRESET, GEO_BAND = "decoupled_geo_rs", 0.001
 
 
@@ -77,23 +81,27 @@ CAPS = (
     _Line("geometric truncate", "Geometric weights", "cap on the geometric ratio, above 1", _cap_above_one),
 )
 RULES = (
-    _Line("seq_sum_k1", "Rejection by product", "T of the band 1/T to T", _ratio_band, 2.0),
-    _Line("seq_mean_k1", "By geometric mean", "half width of the band around 1", _ratio_band_above_one, GEO_BAND),
-    _Line("seq_mean_k3", "By mean k3", "largest mean k3 that is kept", _bound, 0.01, (0.001, 0.01)),
-)
+    _Line("token_k1", "Rejected by token", "T of the band 1/T to T", _ratio_band, 2.0, (1.5, 5.0)),
+    _Line("seq_sum_k1", "By product ratio", "T of the band 1/T to T", _ratio_band, 2.0),
+    _Line("seq_mean_k1", "By geometric mean", "half width of the band around 1", _ratio_band_above_one, GEO_BAND,
+          (0.001, 0.01)),
+    _Line("seq_mean_k3", "Rejected by mean k3", "largest mean k3 that is kept", _bound, 0.01, (0.001, 0.01)),
+    _Line("seq_mean_k2", "By mean k2", "largest mean k2 that is kept", _bound),
+    _Line("seq_max_k2", "By largest k2", "largest token k2 that is kept", _bound, VETO_K2),
+)  # fmt: skip
 
 
 def draw(report: Report) -> Figure | None:
-    """Six families of the sweep: what each threshold would do, with the presets' own marked."""
+    """Nine families of the sweep: what each threshold would do, with the presets' own marked."""
     pictures = pictures_of(report)
     if pictures is None or pictures.sweep is None or report.sweep is None or not report.sweep.points:
         return None
     tables = _by_family(pictures.sweep)
-    figure = new_figure(5.4, _finding(report, tables), _subtitle(report))
-    panels = figure.subplots(2, 3)
+    figure = new_figure(7.9, _finding(report, tables), _subtitle(report))
+    panels = figure.subplots(3, 3)
     for axes, line in zip(panels[0], CAPS, strict=True):
         _draw_cap(axes, line, tables.get(line.family))
-    for axes, line in zip(panels[1], RULES, strict=True):
+    for axes, line in zip(panels[1:].flat, RULES, strict=True):
         _draw_rule(axes, line, tables.get(line.family))
     return figure
 
@@ -131,27 +139,29 @@ def _subtitle(report: Report) -> str:
     points = report.sweep.points if report.sweep else 0
     return (
         f"{counted(points, 'configuration')} of one pass, {counted(report.counts.valid_tokens, 'valid token')} as one "
-        "batch. Vertical line: the presets' threshold; grey: range its origin recommends; shaded: past a health limit."
+        "batch. Dotted: the presets' threshold (of largest k2: as the veto at 1e-4); grey bar: the range its origin "
+        "recommends; shaded: past a health limit."
     )
 
 
 def _draw_cap(axes: Axes, line: _Line, table: Table | None) -> None:
-    heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)))
+    heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)) if line is CAPS[0] else ())
     if table is None:
         axes.set_axis_off()
         note(axes, "not in the grid")
         return
     x = line.threshold(table)
-    axes.set_ylim(0, 1.04)
+    axes.set_ylim(0, 1.12)
     _frame(axes, line, x)
-    axes.plot(x, table["ess"], color=BLUE, linewidth=1.8)
-    axes.plot(x, table["mass_lost"], color=ORANGE, linewidth=1.8, linestyle="dashed")
+    _plot(axes, x, table["ess"], BLUE, "solid")
+    _plot(axes, x, table["mass_lost"], ORANGE, "dashed")
     paint_zones(axes, zones("ess"), "y")
 
 
 def _draw_rule(axes: Axes, line: _Line, table: Table | None) -> None:
-    heading(axes, line.title, (("tokens", BLUE), ("sequences", ORANGE)))
-    axes.set_ylim(0, 1.04)
+    keys = (("tokens", BLUE), ("sequences", ORANGE))
+    heading(axes, line.title, keys if line in (RULES[0], RULES[3]) else ())
+    axes.set_ylim(0, 1.12)
     x = np.empty(0) if table is None else line.threshold(table)
     inside = (x > 0) & (x <= LARGEST_SHOWN)
     if table is None or not inside.any():
@@ -159,25 +169,36 @@ def _draw_rule(axes: Axes, line: _Line, table: Table | None) -> None:
         note(axes, "no threshold to show" if table is None else "every threshold lies past 10,000")
         return
     _frame(axes, line, x[inside])
-    axes.plot(x[inside], table["masked_fraction"][inside], color=BLUE, linewidth=1.8)
-    axes.plot(x[inside], table["seq_masked_fraction"][inside], color=ORANGE, linewidth=1.8, linestyle="dashed")
-    axes.set_ylabel("share masked" if line is RULES[0] else "")
+    _plot(axes, x[inside], table["masked_fraction"][inside], BLUE, "solid")
+    _plot(axes, x[inside], table["seq_masked_fraction"][inside], ORANGE, "dashed")
     paint_zones(axes, zones("masked_fraction"), "y")
 
 
 def _frame(axes: Axes, line: _Line, x: Array) -> None:
     """The axis of the thresholds, with the presets' own and the recommended range."""
-    ends = [float(x.min()), float(x.max()), *(() if line.preset is None else (line.preset,))]
+    marked = (*(() if line.preset is None else (line.preset,)), *(line.recommended or ()))
+    ends = [float(x.min()), float(x.max()), *marked]
     low, high = min(ends), max(ends)
-    axes.set_xlim((low / 1.1, high * 1.1) if low < high else (low / 2, high * 2))
+    low, high = (low / 1.1, high * 1.1) if low < high else (low / 2, high * 2)
+    axes.set_xlim(low, high)
     log_axis(axes, "x")
+    if high / low > FEW_TICKS_FROM:
+        powers = 10.0 ** np.arange(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+        axes.xaxis.set_major_locator(FixedLocator(powers[:: -(-len(powers) // 4)].tolist()))
     axes.set_xlabel(line.axis)
+    axes.yaxis.set_major_locator(FixedLocator([0, 0.2, 0.4, 0.6, 0.8, 1]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     if line.recommended is not None:
-        axes.axvspan(*line.recommended, color=RULE, alpha=0.55, linewidth=0, zorder=0)
+        axes.plot(line.recommended, [RANGE_AT] * 2, color=GREY, linewidth=4.5, solid_capstyle="butt", zorder=3.5)
     if line.preset is not None:
         axes.axvline(line.preset, color=INK, linewidth=1.0, linestyle="dotted", zorder=3)
+        late = math.log(line.preset / low) > 0.75 * math.log(high / low)
         axes.annotate(
-            f"{line.preset:g}", (line.preset, 0.5), xytext=(3, 0), textcoords="offset points", fontsize=SMALL,
-            color=GREY, va="center", path_effects=HALO,
+            f"{line.preset:.4g}", (line.preset, 0.72), xytext=(-3 if late else 3, 0), textcoords="offset points",
+            fontsize=SMALL, color=GREY, ha="right" if late else "left", va="center", path_effects=HALO,
         )  # fmt: skip
+
+
+def _plot(axes: Axes, x: Array, y: Array, colour: str, style: str) -> None:
+    """A line; one point alone as a dot."""
+    axes.plot(x, y, color=colour, linewidth=1.8, linestyle=style, marker="o" if len(x) == 1 else "", clip_on=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from matplotlib.figure import Figure
 
 from rollout_audit.audit.report import Report
 from rollout_audit.reports.plots import FIGURES
+from rollout_audit.reports.plots.frontier import on_frontier, spread_out
+from rollout_audit.reports.plots.heat_map import grids
 from rollout_audit.reports.plots.log_ratio import THRESHOLDS, Distribution, rebinned
 from rollout_audit.reports.plots.profiles import profiles
 from rollout_audit.reports.plots.sequences import Responses
@@ -57,7 +60,8 @@ def limit_lines(axes: Axes) -> list[float]:
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_draws_every_edge_case_and_states_one_finding(name: str, edge_report: Report) -> None:
     figure = FIGURES[name](edge_report)
-    if name == "pairs":
+    agreeing = edge_report.overall["log_prob_diff_abs_max"] == 0.0
+    if name == "pairs" or (agreeing and name in ("heat_map", "rejection")):
         assert figure is None
         return
     assert figure is not None
@@ -317,3 +321,100 @@ class TestSweep:
 
     def test_without_a_sweep_there_is_nothing_to_draw(self, ageing: Report) -> None:
         assert FIGURES["sweep"](rewritten(ageing, sweep=None)) is None
+
+
+class TestFrontier:
+    def test_no_point_of_the_frontier_is_beaten(self) -> None:
+        lost, ess = np.array([0.3, 0.1, 0.1, 0.2, 0.0]), np.array([0.9, 0.5, 0.6, 0.55, 0.4])
+        assert on_frontier(lost, ess).tolist() == [4, 2, 0]
+
+    def test_labels_are_moved_apart_and_stay_in_order(self) -> None:
+        assert spread_out([0.5, 0.52, 0.1], 0.1) == pytest.approx([0.5, 0.6, 0.1])
+        assert spread_out([1.0, 0.98, 0.97], 0.1) == pytest.approx([1.0, 0.9, 0.8])
+        assert spread_out([], 0.1) == []
+
+    def test_presets_stand_at_their_own_figures(self, ageing: Report) -> None:
+        token, sequence = drawn("frontier", ageing).axes
+        marks = {(m.get_xdata()[0], m.get_ydata()[0]) for axes in (token, sequence) for m in axes.lines
+                 if m.get_marker() == "D"}  # fmt: skip
+        by_name = {c.name: c.stages for c in ageing.corrections}
+        for name, axes in (("decoupled_token_is", token), ("decoupled_seq_is_rs", sequence)):
+            stages = by_name[name]
+            near = [(x, y) for x, y in marks if y == pytest.approx(stages.kept["ess"], abs=1e-5)]
+            assert any(x == pytest.approx(stages.bounded["mass_lost"], abs=1e-5) for x, _ in near)
+            assert name in words(axes)
+        assert "bypass" not in words(token) + words(sequence)
+
+    def test_the_frontier_only_climbs(self, ageing: Report) -> None:
+        for axes in drawn("frontier", ageing).axes:
+            x, y = lines(axes)["frontier"]
+            assert x == sorted(x)
+            assert y == sorted(y)
+
+
+class TestHeatMap:
+    def test_cells_are_the_points_of_the_sweep(self, ageing: Report) -> None:
+        sweep = ageing.pictures.sweep
+        assert sweep is not None
+        (first, *_) = grids(sweep)
+        place = next(i for i, name in enumerate(sweep["family"]) if name == first.family)
+        row = first.caps.tolist().index(float(sweep["upper"][place]))
+        column = first.thresholds.tolist().index(float(sweep["rule_upper"][place]))
+        assert first.figures["ess"][row, column] == sweep["ess"][place]
+
+    def test_dots_stand_where_limits_hold_and_nowhere_else(self, ageing: Report) -> None:
+        sweep, limits = ageing.pictures.sweep, ageing.sweep
+        assert sweep is not None
+        assert limits is not None
+        figure = drawn("heat_map", ageing)
+        dots = sum(len(lines(axes)["within"][0]) for axes in figure.axes if "within" in lines(axes))
+        assert dots == sum(int(grid.within(limits).sum()) for grid in grids(sweep))
+
+    def test_nothing_joined_is_nothing_drawn(self, audited: Audited) -> None:
+        assert FIGURES["heat_map"](audited("identical")) is None
+
+
+class TestRejection:
+    def test_lines_start_at_the_whole_batch(self, ageing: Report) -> None:
+        reward, length = sorted(drawn("rejection", ageing).axes, key=lambda axes: axes.get_ylabel())
+        for axes, metric in ((reward, "reward"), (length, "valid_tokens")):
+            whole = np.mean(np.asarray(ageing.pictures.sequences[metric], dtype=float))
+            x, y = lines(axes)["product ratio"]
+            assert x[0] == 0.0
+            assert y[0] == pytest.approx(whole)
+            assert x == sorted(x)
+
+    def test_without_rewards_length_stands_alone(self, ageing: Report) -> None:
+        pictures = ageing.pictures
+        assert pictures.sweep is not None
+        report = rewritten(ageing)
+        bare = {**pictures.sweep, "kept_reward_mean": np.full(len(pictures.sweep["family"]), np.nan)}
+        report._pictures = replace(pictures, sweep=bare)
+        figure = drawn("rejection", report)
+        assert [axes.get_ylabel() for axes in figure.axes] == ["valid tokens a response"]
+        assert "No rewards recorded" in subtitle(figure)
+
+
+class TestLength:
+    def test_points_are_responses_and_marks_are_the_lengths(self, ageing: Report) -> None:
+        trap = ageing.length_trap
+        assert trap is not None
+        growth, ess = drawn("length", ageing).axes
+        x, y = lines(growth)["rows"]
+        assert x == ageing.pictures.sequences["valid_tokens"]
+        np.testing.assert_allclose(y, np.maximum(np.abs(ageing.pictures.sequences["sum_d"]), growth.get_ylim()[0]))
+        assert f"{trap.clamp_length:,}" in words(growth)
+        assert f"{trap.ess_length:,}" in words(ess)
+        assert 20.0 in limit_lines(growth)
+        assert 0.3 in limit_lines(ess)
+
+    def test_the_curve_crosses_the_limit_at_the_length(self, ageing: Report) -> None:
+        trap = ageing.length_trap
+        assert trap is not None
+        x, y = lines(drawn("length", ageing).axes[1])["expected"]
+        assert np.interp(trap.ess_length or 0, x, y) == pytest.approx(0.3, abs=0.01)
+
+    def test_one_response_says_what_cannot_be_told(self, audited: Audited) -> None:
+        growth, ess = drawn("length", audited("one_token")).axes
+        assert "too few responses" in words(ess)
+        assert "far" not in lines(growth)

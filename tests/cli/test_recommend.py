@@ -1,0 +1,136 @@
+"""`recommend` on the command line: formats, exit codes, --from, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rollout_audit as ra
+from rollout_audit.audit.limits import Limits
+from rollout_audit.cli import recommend as command
+
+ROOT = Path(__file__).parents[2]
+RUN = ROOT / "sample_data" / "grpo_run"
+DUMPS = ROOT / "tests" / "conformance" / "dumps"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("reports") / "report"
+    ra.write_report(ra.analyze(ra.open_dump(RUN)), out, plots=False)
+    return out
+
+
+def test_defaults_are_those_of_the_function() -> None:
+    own = (command.MIN_ESS, command.MAX_MASKED, command.MAX_MASS_LOST, command.MAX_BOUNDED, command.MAX_KL)
+    assert Limits(*own) == Limits()
+
+
+def test_a_report_folder_answers_as_its_dump_does(run, folder: Path) -> None:
+    of_dump, of_report = (
+        run("recommend", RUN, "--format", "json"),
+        run("recommend", "--from", folder, "--format", "json"),
+    )
+    assert (of_dump.code, of_report.code) == (0, 0)
+    assert json.loads(of_dump.out) == json.loads(of_report.out)
+    assert ra.recommend(folder) == ra.recommend(str(folder / "report.json"))
+    assert json.loads(of_dump.out)["mildest_preset"]["name"] == "decoupled_token_is"
+
+
+def test_rows_of_single_steps_and_of_presets_are_no_points(run, folder: Path, tmp_path: Path) -> None:
+    """In its long form sweep.parquet has such rows too."""
+    table = pq.read_table(folder / "sweep.parquet")
+    wide = table.append_column("step", [[None] * len(table)]).append_column("name", [[None] * len(table)])
+    strange = wide.slice(0, 5).set_column(wide.column_names.index("step"), "step", [[3] * 5])
+    out = tmp_path / "long"
+    out.mkdir()
+    (out / "report.json").write_bytes((folder / "report.json").read_bytes())
+    pq.write_table(pa.concat_tables([wide, strange], promote_options="permissive"), out / "sweep.parquet")
+    assert ra.recommend(out) == ra.recommend(folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        ((RUN,), 0, "OK"),
+        ((ROOT / "sample_data" / "llamacpp_q4",), 0, "OK  None needed"),
+        ((RUN, "--min-ess", "0.9999", "--max-masked", "0"), 1, "CRITICAL"),
+        ((DUMPS / "identical",), 2, "UNMEASURED"),
+    ],
+)
+def test_exit_code_and_first_line(run, arguments: tuple, code: int, word: str) -> None:
+    result = run("recommend", *arguments)
+    assert result.code == code
+    assert result.out.startswith(word)
+
+
+def test_limits_stand_at_the_top_with_their_reasons(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("recommend", RUN, "--max-masked", "0.3").out.splitlines()
+    at = lines.index("Limits")
+    assert at < 8
+    assert any("--max-masked" in line and "masked_fraction ≤ 0.3" in line for line in lines[at:])
+    assert all(len(line) <= 80 for line in lines)
+    assert "Mildest first" in lines
+    assert "Presets that do not keep the limits" in lines
+
+
+@pytest.mark.parametrize("style", ["table", "plain", "json", "jsonl", "csv", "markdown"])
+def test_every_format(run, folder: Path, style: str) -> None:
+    result = run("recommend", "--from", folder, "--format", style)
+    assert result.code == 0
+    assert "decoupled_token_is" in result.out
+    assert result.err == ""
+
+
+def test_csv_has_one_row_a_candidate(run, folder: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(run("recommend", "--from", folder, "--format", "csv").out)))
+    found = ra.recommend(folder)
+    assert [row["name"] for row in rows] == [c.name for c in (*found.ranked, *found.failing)]
+    assert {row["meets"] for row in rows} == {"True", "False"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "give either DUMP... or --from REPORT"),
+        ((RUN, "--from", "somewhere"), "give either DUMP... or --from REPORT"),
+        (("--from", "nowhere"), "nowhere: no such report"),
+        (("--from", "nowhere", "--steps", "3"), "--steps and --limit are for a dump"),
+        ((RUN, "--max-masked", "7"), "--max-masked 7: expected a share between 0 and 1"),
+    ],
+)
+def test_one_line_says_what_is_wrong(run, arguments: tuple, text: str) -> None:
+    result = run("recommend", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert text in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_damaged_or_older_sweep_is_said(run, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "older"
+    out.mkdir()
+    (out / "report.json").write_bytes((folder / "report.json").read_bytes())
+    pq.write_table(pq.read_table(folder / "sweep.parquet").drop_columns(["kept_kl_k3"]), out / "sweep.parquet")
+    result = run("recommend", "--from", out)
+    assert result.code == 2
+    assert "has no column 'kept_kl_k3', another version wrote it; run analyze again" in result.err
+    (out / "sweep.parquet").write_bytes(b"PAR1 no more")
+    assert "sweep.parquet: cannot be read" in run("recommend", "--from", out).err
+    (out / "sweep.parquet").unlink()
+    assert run("recommend", "--from", out).code == 0
+
+
+def test_analyze_prints_the_best_points_and_the_length_trap(run, tmp_path: Path) -> None:
+    result = run("analyze", RUN, "--out", tmp_path / "r", "--no-plots", "-q")
+    assert "Length trap at k1 0.0116 a token" in result.out
+    assert "Best of " in result.out
+    saved = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert saved["sweep"]["best"][0]["criterion"] == "mildest"
+    assert saved["length_trap"]["ess_length"] == 47

@@ -59,7 +59,7 @@ class Pictures:
     sequences: Mapping[str, Sequence[object] | Array]
     """one entry a row, those without a valid token too: uid, file, row, step, valid_tokens, reward, … and the columns
     of `row_columns`; of other pairs as `PAIR/COLUMN`"""
-    states: States
+    states: States | None = None
     sweep: Mapping[str, Sequence[object] | Array] | None = None
     """one entry a point of the sweep over the whole dump: its settings, then its figures"""
     points: Mapping[str, Sequence[object] | Array] | None = None

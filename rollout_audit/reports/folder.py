@@ -55,8 +55,8 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
         with _replacing(target) as folder:
             (folder / REPORT_FILE).write_text(report.to_json(), encoding="utf-8", newline="\n")
             write_columns(report.pictures.sequences, folder / SEQUENCES)
-            states = report.pictures.states
-            (folder / STATES).write_bytes(save(dict(states.tensors), metadata={STATES_KEY: states.header}))
+            if (states := report.pictures.states) is not None:
+                (folder / STATES).write_bytes(save(dict(states.tensors), metadata={STATES_KEY: states.header}))
             write_steps(step_records(report), folder / "steps.parquet")
             if report.pictures.points is not None:
                 write_columns(report.pictures.points, folder / "sweep.parquet")

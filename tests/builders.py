@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,9 +13,20 @@ from hypothesis import strategies as st
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import PassPlan, PassState, chunk_state
 from rollout_audit.corrections.cuts import at_most
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Denominator,
+    Level,
+    Over,
+    Rule,
+    Sign,
+    Statistic,
+    Weight,
+)
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.statistics.plan import PairPlan
+from rollout_audit.statistics.plan import NOT_IN_ROWS, PairPlan
 from rollout_audit.statistics.scope import Evidence, Scope
 
 ENGINE = Pair("engine", "old_log_probs", "rollout_log_probs", "")
@@ -124,14 +136,47 @@ def thresholds(ratios: Sequence[float]) -> st.SearchStrategy[float]:
 
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
+    """What the streamed tables hold."""
     statistic = draw(st.sampled_from(list(Statistic)))
-    aggregation = draw(st.sampled_from(list(Aggregation)))
-    clamp = draw(st.sampled_from([20.0, None]))
+    by_token = (Aggregation.TOKEN, Aggregation.SEGMENT_MEAN)
+    every = [a for a in Aggregation if a is not Aggregation.BATCH_MEAN]
+    aggregation = draw(st.sampled_from(by_token if statistic in NOT_IN_ROWS else every))
+    return Rule(statistic, aggregation, *draw(bounds(statistic)), draw(st.sampled_from([20.0, None])))
+
+
+@st.composite
+def bounds(draw: st.DrawFn, statistic: Statistic) -> tuple[float | None, float]:
     if statistic in (Statistic.K1, Statistic.PROB_DIFF):
-        return Rule(statistic, aggregation, -draw(st.floats(0, 1)), draw(st.floats(0, 1)), clamp)
+        return -draw(st.floats(0, 1)), draw(st.floats(0, 1))
     if statistic is Statistic.RATIO:
-        return Rule(statistic, aggregation, draw(st.floats(0.1, 1)), draw(st.floats(1, 9)), clamp)
-    return Rule(statistic, aggregation, None, draw(st.floats(0, 2)), clamp)
+        return draw(st.floats(0.1, 1)), draw(st.floats(1, 9))
+    return draw(st.sampled_from([None, 0.01])), draw(st.floats(0.01, 2))
+
+
+@st.composite
+def direct_rules(draw: st.DrawFn) -> Rule:
+    """What they do not: signs of advantages, remaining tokens, the order of the batch, any statistic of a row."""
+    statistic, clamp = draw(st.sampled_from(list(Statistic))), draw(st.sampled_from([20.0, None]))
+    aggregation = draw(st.sampled_from(list(Aggregation)))
+    if aggregation is Aggregation.BATCH_MEAN:
+        return Rule(statistic, aggregation, None, draw(st.floats(0.001, 1)), clamp, draw(st.sampled_from(list(Sign))))
+    extra = draw(st.sampled_from(list(Sign))), draw(st.sampled_from(list(Over)))
+    return Rule(statistic, aggregation, *draw(bounds(statistic)), clamp, *extra)
+
+
+@st.composite
+def direct_corrections(draw: st.DrawFn, ratios: Sequence[float]) -> Correction:
+    outside = draw(st.one_of(st.none(), direct_rules().filter(lambda rule: not rule.by_batch)))
+    weight = replace(
+        draw(weights(ratios)),
+        token_clamp=draw(st.sampled_from([None, 10.0])),
+        over=draw(st.sampled_from(list(Over))),
+        outside=outside,
+    )
+    found = draw(st.lists(st.one_of(direct_rules(), rules()), max_size=3))
+    return Correction(
+        weight, tuple(found), draw(st.sampled_from([None, 1e-4])), draw(st.sampled_from(list(Denominator)))
+    )
 
 
 @st.composite

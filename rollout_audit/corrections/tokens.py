@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -45,6 +45,18 @@ class Tokens:
     @property
     def rows(self) -> int:
         return self.lengths.shape[0]
+
+    def only(self, chosen: Tensor) -> Tokens:
+        """The batch with only the tokens where `chosen` ([tokens] bool) is true; rows and segments may be empty."""
+        hits = chosen.to(torch.float64)
+        return replace(
+            self,
+            lengths=row_sum(hits, self.lengths).long(),
+            training_log_probs=self.training_log_probs[chosen],
+            rollout_log_probs=self.rollout_log_probs[chosen],
+            segment_lengths=row_sum(hits, self.segment_lengths).long(),
+            advantages=None if self.advantages is None else self.advantages[chosen],
+        )
 
 
 def k3(log_ratio: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values, one_torch_thread
 from rollout_audit.audit.selection import ConfigSource, configure
+from rollout_audit.corrections.model import Correction, Rule
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.engines.threads import default_workers, map_in_order
+from rollout_audit.statistics.batch_cuts import BatchOrders, Cuts, decide
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
@@ -80,15 +82,18 @@ def trainer_metrics(
         DumpError: the dump cannot be read as asked.
     """
     dialect, settings = configure(trainer, config)
-    its = _Dialect(dump, dialect, settings)
-    chunks = dump.chunks(
-        fields=(its.pair.training, "advantages", "reward"),
-        chunk_tokens=chunk_tokens,
-        on_fault=on_fault,
-        steps=steps,
-        limit=limit,
-    )
-    batches = its.gather(chunks)
+    its = _Dialect(dump, dialect, settings, one_batch=not per_step)
+
+    def chunks() -> Iterable[Chunk]:
+        return dump.chunks(
+            fields=(its.pair.training, "advantages", "reward"),
+            chunk_tokens=chunk_tokens,
+            on_fault=on_fault,
+            steps=steps,
+            limit=limit,
+        )
+
+    batches = its.gather(chunks(), its.cuts(chunks()) if its.batch_rules else {})
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -99,27 +104,51 @@ class _Dialect:
     dump: Dump
     trainer: Trainer[Any]
     config: Any
+    one_batch: bool
+    """whether the dump is one batch, else each step is"""
 
-    def gather(self, chunks: Iterable[Chunk]) -> _Batches:
+    def cuts(self, chunks: Iterable[Chunk]) -> Cuts:
+        """Where the rules over a whole batch cut it: a pass of their own."""
+        orders = BatchOrders()
+        with one_torch_thread():
+            for part in map_in_order(self._orders, chunks, default_workers()):
+                orders.absorb(part)
+        return orders.cuts()
+
+    def _orders(self, chunk: Chunk) -> BatchOrders:
+        packed = Packed(chunk, CPU)
+        return BatchOrders.of(self.batch_rules, packed, packed.tokens(self.pair.training))
+
+    def gather(self, chunks: Iterable[Chunk], cuts: Cuts) -> _Batches:
         columns, pair = RowTable(), PairState()
         with one_torch_thread():
-            for part, state in map_in_order(self._chunk, chunks, default_workers()):
+            for part, state in map_in_order(partial(self._chunk, cuts), chunks, default_workers()):
                 columns.absorb(part)
                 if state is not None:
                     pair.absorb(state)
         return _Batches(self, columns.columns(), pair if self._needs_order else None)
 
     @cached_property
+    def _correction(self) -> Correction:
+        return self.trainer.correction(self.config)
+
+    @property
+    def batch_rules(self) -> tuple[Rule, ...]:
+        return self._correction.batch_rules
+
+    @cached_property
     def pair(self) -> Pair:
-        return pair_for(self.trainer.correction(self.config).mode, pairs_in(self.dump))
+        return pair_for(self._correction.mode, pairs_in(self.dump))
 
     @cached_property
     def _needs_order(self) -> bool:
         return bool(self.trainer.quantiles(self.config))
 
-    def _chunk(self, chunk: Chunk) -> tuple[RowTable, PairState | None]:
+    def _chunk(self, cuts: Cuts, chunk: Chunk) -> tuple[RowTable, PairState | None]:
         packed = Packed(chunk, CPU)
-        tokens = packed.tokens(self.pair.training)
+        tokens = decide(self.batch_rules, cuts, packed, packed.tokens(self.pair.training), pooled=self.one_batch)
+        if self.trainer.counts_masked:
+            tokens = replace(tokens, masked=packed.masked(self.pair.training))
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:

@@ -5,9 +5,7 @@ This is what the streamed tables of `statistics` are tested against, and what `a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -21,7 +19,6 @@ from rollout_audit.errors import MissingFieldError
 
 __all__ = [
     "Applied",
-    "Decided",
     "apply",
     "bounded_weight",
     "kept_tokens",
@@ -33,11 +30,6 @@ __all__ = [
     "token_statistic",
     "weights_before_and_after",
 ]
-
-Decided = Mapping[Rule, Tensor]
-"""rule → [tokens] bool, what it leaves: for rules that need the whole batch, where only a part of it is at hand"""
-
-NONE_DECIDED: Decided = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -54,23 +46,20 @@ class Applied:
     """what batch normalisation divided by; 1 without it"""
 
 
-def apply(
-    correction: Correction, tokens: Tokens, factor: Tensor | None = None, decided: Decided = NONE_DECIDED
-) -> Applied:
+def apply(correction: Correction, tokens: Tokens, factor: Tensor | None = None) -> Applied:
     """Apply a correction to one batch.
 
     Args:
         correction: what to apply; in bypass mode with ppo_clip no weight multiplies the loss.
         tokens: the whole batch, or a part of it where nothing is normalised or `factor` is given, and where no rule
-            needs the batch or `decided` answers for it.
+            needs the batch or `tokens.decided` answers for it.
         factor: [tokens] or scalar, the normalisation divisor of the batches that `tokens` is a part of.
-        decided: what rules over the whole batch leave of these tokens.
 
     Raises:
         MissingFieldError: a rule asks for the sign of the advantages and there are none.
     """
     weight = correction.applied_weight
-    remaining = remaining_tokens(correction, tokens, decided)
+    remaining = remaining_tokens(correction, tokens)
     raw, bounded = weights_before_and_after(weight, tokens, remaining)
     divisor = normalisation_factor(weight, bounded, tokens) if factor is None else factor
     kept = _kept_of(correction, tokens, remaining)
@@ -144,18 +133,16 @@ def normalisation_factor(weight: Weight, bounded: Tensor, tokens: Tokens) -> Ten
     return torch.where(mean > 1e-8, mean, one)
 
 
-def kept_tokens(correction: Correction, tokens: Tokens, decided: Decided = NONE_DECIDED) -> Tensor:
+def kept_tokens(correction: Correction, tokens: Tokens) -> Tensor:
     """[tokens] bool: what every rule and the veto leave."""
-    return _kept_of(correction, tokens, remaining_tokens(correction, tokens, decided))
+    return _kept_of(correction, tokens, remaining_tokens(correction, tokens))
 
 
-def remaining_tokens(correction: Correction, tokens: Tokens, decided: Decided = NONE_DECIDED) -> Tensor:
+def remaining_tokens(correction: Correction, tokens: Tokens) -> Tensor:
     """[tokens] bool: what the rules over every token and the veto leave."""
     remaining = torch.ones_like(tokens.log_ratio, dtype=torch.bool)
     for rule in correction.all_rules:
-        if rule in decided:
-            remaining &= decided[rule]
-        elif rule.over is Over.EVERY:
+        if rule.over is Over.EVERY:
             remaining &= rule_keeps(rule, tokens)
     return remaining
 
@@ -177,7 +164,7 @@ def rule_keeps(rule: Rule, tokens: Tokens, remaining: Tensor | None = None) -> T
     if has_interval(rule):
         inside = _inside(tokens.log_ratio, token_interval(rule))
     elif rule.by_batch:
-        inside = _smallest(rule, tokens)
+        inside = tokens.decided[rule] if rule in tokens.decided else _smallest(rule, tokens)
     elif rule.aggregation is Aggregation.TOKEN:
         inside = _inside(token_statistic(rule, tokens), statistic_bounds(rule))
     else:

@@ -75,6 +75,8 @@ class Trainer(Generic[C]):
     quirks: tuple[Quirk, ...]
     quantiles: Callable[[C], tuple[float, ...]] = no_quantiles
     """levels in [0, 1] of token quantiles that `metrics` will ask `order` about"""
+    counts_masked: bool = False
+    """whether `row_columns` wants the positions under a mask of 0 as well (`tokens.masked`)"""
 
     def configure(self, source: ConfigSource) -> C:
         """Settings from a dict, JSON, a file or `key=value,…`, parsed (ConfigError, UsageError)."""

@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import pair_for, pairs_in
+from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, as_correction
 from rollout_audit.corrections.direct import Applied, apply
 from rollout_audit.corrections.model import Correction, Level
@@ -19,9 +21,10 @@ from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.dump import Dump
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
+from rollout_audit.engines.threads import default_workers
 from rollout_audit.errors import MissingFieldError
-from rollout_audit.statistics.batch_cuts import BatchOrders, Cuts, decide
+from rollout_audit.statistics.batch_cuts import Cuts, decide
 
 __all__ = ["apply_correction"]
 
@@ -62,10 +65,12 @@ def apply_correction(
 
 
 def _apply(dump: Dump, correction: Correction, on_fault: Literal["stop", "drop"]) -> Iterator[AppliedRow]:
-    reader = _Reader(dump, correction, pair_for(correction.mode, pairs_in(dump)).training, on_fault)
-    cuts = _cuts(reader) if correction.batch_rules else {}
+    pair = pair_for(correction.mode, pairs_in(dump))
+    reader = _Reader(dump, correction, pair.training, on_fault)
+    reading = Reading(dump, reader.fields, DEFAULT_CHUNK_TOKENS, on_fault)
+    cuts = batch_cuts(reading, pair.training, pair.rollout, correction.batch_rules, CPU, default_workers())
     factors = _factors(reader, cuts) if correction.applied_weight.normalise else None
-    for packed, tokens in reader.decided(cuts):
+    for packed, tokens in reader.batches(cuts):
         factor = None if factors is None else spread(_factor_of_rows(packed, factors), tokens.lengths)
         yield from _rows(packed, apply(correction, tokens, factor), dump)
 
@@ -77,24 +82,15 @@ class _Reader:
     training: str
     on_fault: Literal["stop", "drop"]
 
-    def chunks(self) -> Iterator[tuple[Packed, Tokens]]:
-        fields = ("uid", self.training, *(("advantages",) if self.correction.needs_advantages else ()))
-        for chunk in self.dump.chunks(fields=fields, on_fault=self.on_fault):
-            packed = Packed(chunk, CPU)
-            yield packed, packed.tokens(self.training)
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return ("uid", self.training, *(("advantages",) if self.correction.needs_advantages else ()))
 
-    def decided(self, cuts: Cuts) -> Iterator[tuple[Packed, Tokens]]:
+    def batches(self, cuts: Cuts) -> Iterator[tuple[Packed, Tokens]]:
         """The chunks with what the rules over a whole batch leave of them, one batch a step."""
-        for packed, tokens in self.chunks():
-            yield packed, decide(self.correction.batch_rules, cuts, packed, tokens)
-
-
-def _cuts(reader: _Reader) -> Cuts:
-    """Where the rules over a whole batch cut each step."""
-    orders = BatchOrders()
-    for packed, tokens in reader.chunks():
-        orders.absorb(BatchOrders.of(reader.correction.batch_rules, packed, tokens))
-    return orders.cuts()
+        for chunk in self.dump.chunks(fields=self.fields, on_fault=self.on_fault):
+            packed = Packed(chunk, CPU)
+            yield packed, decide(self.correction.batch_rules, cuts, packed, packed.tokens(self.training))
 
 
 def _factors(reader: _Reader, cuts: Cuts) -> dict[int, float]:
@@ -103,7 +99,7 @@ def _factors(reader: _Reader, cuts: Cuts) -> dict[int, float]:
     weight = correction.applied_weight
     by_sequence = weight.level in (Level.SEQUENCE, Level.GEOMETRIC)
     sums: dict[int, list[float]] = {}
-    for packed, tokens in reader.decided(cuts):
+    for packed, tokens in reader.batches(cuts):
         bounded = apply(correction, tokens, ONE).bounded
         total = row_mean(bounded, tokens.lengths) if by_sequence else row_sum(bounded, tokens.lengths)
         count = (tokens.lengths > 0).to(torch.int64) if by_sequence else tokens.lengths

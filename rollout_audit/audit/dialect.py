@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, overload
@@ -11,15 +10,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values, one_torch_thread
+from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, configure
 from rollout_audit.corrections.model import Correction, Rule
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
-from rollout_audit.engines.threads import default_workers, map_in_order
-from rollout_audit.statistics.batch_cuts import BatchOrders, Cuts, decide
+from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.threads import default_workers
+from rollout_audit.statistics.batch_cuts import Cuts, decide
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
@@ -83,17 +85,15 @@ def trainer_metrics(
     """
     dialect, settings = configure(trainer, config)
     its = _Dialect(dump, dialect, settings, one_batch=not per_step)
-
-    def chunks() -> Iterable[Chunk]:
-        return dump.chunks(
-            fields=(its.pair.training, "advantages", "reward"),
-            chunk_tokens=chunk_tokens,
-            on_fault=on_fault,
-            steps=steps,
-            limit=limit,
-        )
-
-    batches = its.gather(chunks(), its.cuts(chunks()) if its.batch_rules else {})
+    reading = Reading(
+        dump,
+        fields=(its.pair.training, "advantages", "reward"),
+        chunk_tokens=chunk_tokens,
+        on_fault=on_fault,
+        steps=steps,
+        limit=limit,
+    )
+    batches = its.gather(reading)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -107,22 +107,11 @@ class _Dialect:
     one_batch: bool
     """whether the dump is one batch, else each step is"""
 
-    def cuts(self, chunks: Iterable[Chunk]) -> Cuts:
-        """Where the rules over a whole batch cut it: a pass of their own."""
-        orders = BatchOrders()
+    def gather(self, reading: Reading) -> _Batches:
+        columns, pair, workers = RowTable(), PairState(), default_workers()
+        cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers)
         with one_torch_thread():
-            for part in map_in_order(self._orders, chunks, default_workers()):
-                orders.absorb(part)
-        return orders.cuts()
-
-    def _orders(self, chunk: Chunk) -> BatchOrders:
-        packed = Packed(chunk, CPU)
-        return BatchOrders.of(self.batch_rules, packed, packed.tokens(self.pair.training))
-
-    def gather(self, chunks: Iterable[Chunk], cuts: Cuts) -> _Batches:
-        columns, pair = RowTable(), PairState()
-        with one_torch_thread():
-            for part, state in map_in_order(partial(self._chunk, cuts), chunks, default_workers()):
+            for part, state in reading.map(partial(self._chunk, cuts), workers, FaultLog()):
                 columns.absorb(part)
                 if state is not None:
                     pair.absorb(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.pictures import TokenSample
+from rollout_audit.audit.reading import Reading
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.tokens import row_sum
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import Dump
-from rollout_audit.engines.threads import map_in_order
+from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
 
@@ -82,15 +83,16 @@ class PassState:
 
 
 def run_pass(
-    chunks: Iterable[Chunk],
+    reading: Reading,
     plan: PassPlan,
     workers: int,
+    log: FaultLog,
     on_progress: Callable[[int], None] | None = None,
 ) -> PassState:
     """Fold all chunks; `on_progress` is told the number of rows of each chunk done."""
     total = PassState()
     with one_torch_thread():
-        for state in map_in_order(lambda chunk: chunk_state(chunk, plan), chunks, workers):
+        for state in reading.map(lambda chunk: chunk_state(chunk, plan), workers, log):
             total.absorb(state)
             if on_progress is not None:
                 on_progress(len(state.common.parts[0]["step"]))

@@ -11,6 +11,7 @@ import torch
 
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
+from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.sweep import Grid
 from rollout_audit.corrections.model import SAFETY_CLAMP, Correction, Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
@@ -97,7 +98,8 @@ class Audit:
     def run(self, log: FaultLog, on_progress: Callable[[int], None] | None = None) -> PassState:
         """The one pass."""
         options = self.options
-        chunks = self.dump.chunks(
+        reading = Reading(
+            self.dump,
             fields=(
                 "old_log_probs",
                 "log_probs",
@@ -111,10 +113,9 @@ class Audit:
             on_fault=options.on_fault,
             steps=options.steps,
             limit=options.limit,
-            log=log,
         )
         workers = options.workers or default_workers()
-        return run_pass(chunks, self._pass_plan(), workers, on_progress)
+        return run_pass(reading, self._pass_plan(), workers, log, on_progress)
 
     def _pass_plan(self) -> PassPlan:
         first, starts = 0, []

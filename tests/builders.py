@@ -39,6 +39,7 @@ def chunk_of(
     steps: Sequence[int] | None = None,
     rollout: float = -1.0,
     first_row: int = 0,
+    advantages: Sequence[float] | None = None,
 ) -> Chunk:
     """Rows with those log-ratios: the rollout log-prob is one constant, so d is exact where the sum is."""
     lengths = [len(row) for row in log_ratios]
@@ -55,6 +56,7 @@ def chunk_of(
         rollout_log_probs=mu,
         old_log_probs=mu + d,
         reward=np.arange(first_row, first_row + rows, dtype=np.float64) % 3,
+        advantages=None if advantages is None else np.array(advantages, dtype=np.float64),
     )
 
 
@@ -72,6 +74,7 @@ def part_of(chunk: Chunk, start: int, stop: int) -> Chunk:
         rollout_log_probs=chunk.rollout_log_probs[tokens],
         old_log_probs=chunk.old_log_probs[tokens],
         reward=chunk.reward[start:stop],
+        advantages=None if chunk.advantages is None else chunk.advantages[tokens],
     )
 
 
@@ -104,6 +107,14 @@ def chunks(draw: st.DrawFn) -> Chunk:
     masks = [draw(st.lists(st.integers(0, 1), min_size=len(r), max_size=len(r))) for r in rows]
     steps = sorted(draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows))))
     return chunk_of(rows, masks, steps, rollout=0.0)
+
+
+@st.composite
+def chunks_with_advantages(draw: st.DrawFn) -> Chunk:
+    chunk = draw(chunks())
+    values = st.one_of(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-2, 2))
+    drawn = draw(st.lists(values, min_size=chunk.tokens, max_size=chunk.tokens))
+    return replace(chunk, advantages=np.array(drawn, dtype=np.float64))
 
 
 @st.composite
@@ -166,12 +177,12 @@ def direct_rules(draw: st.DrawFn) -> Rule:
 
 @st.composite
 def direct_corrections(draw: st.DrawFn, ratios: Sequence[float]) -> Correction:
-    outside = draw(st.one_of(st.none(), direct_rules().filter(lambda rule: not rule.by_batch)))
+    outside = draw(st.one_of(st.none(), direct_rules().filter(lambda rule: rule.aggregation.per_row)))
     weight = replace(
         draw(weights(ratios)),
         token_clamp=draw(st.sampled_from([None, 10.0])),
         over=draw(st.sampled_from(list(Over))),
-        outside=outside,
+        outside=outside and replace(outside, sign=Sign.ANY),
     )
     found = draw(st.lists(st.one_of(direct_rules(), rules()), max_size=3))
     return Correction(

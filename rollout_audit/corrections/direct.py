@@ -28,7 +28,6 @@ __all__ = [
     "rule_keeps",
     "statistic_bounds",
     "token_statistic",
-    "weights_before_and_after",
 ]
 
 
@@ -36,14 +35,21 @@ __all__ = [
 class Applied:
     """A correction's weights at each stage and the tokens it leaves, all [tokens]."""
 
-    raw: Tensor
-    """exp of the level's log-ratio, unclamped"""
+    log_ratio: Tensor
+    """at the weight's level, unclamped"""
     bounded: Tensor
     normalised: Tensor
+    remaining: Tensor
+    """bool; what the rules over every token leave"""
     kept: Tensor
     """bool; rejected tokens keep their weight"""
     factor: Tensor
     """what batch normalisation divided by; 1 without it"""
+
+    @property
+    def raw(self) -> Tensor:
+        """exp of the level's log-ratio, unclamped"""
+        return self.log_ratio.exp()
 
 
 def apply(correction: Correction, tokens: Tokens, factor: Tensor | None = None) -> Applied:
@@ -60,21 +66,21 @@ def apply(correction: Correction, tokens: Tokens, factor: Tensor | None = None) 
     """
     weight = correction.applied_weight
     remaining = remaining_tokens(correction, tokens)
-    raw, bounded = weights_before_and_after(weight, tokens, remaining)
+    log_ratio, bounded = _log_ratio_and_weight(weight, tokens, remaining)
     divisor = normalisation_factor(weight, bounded, tokens) if factor is None else factor
     kept = _kept_of(correction, tokens, remaining)
-    return Applied(raw, bounded, bounded / divisor, kept, divisor)
+    return Applied(log_ratio, bounded, bounded / divisor, remaining, kept, divisor)
 
 
-def weights_before_and_after(weight: Weight, tokens: Tokens, remaining: Tensor) -> tuple[Tensor, Tensor]:
-    """[tokens] exp of the log-ratio at the weight's level; and that with clamp and bounds."""
+def _log_ratio_and_weight(weight: Weight, tokens: Tokens, remaining: Tensor) -> tuple[Tensor, Tensor]:
+    """[tokens] the log-ratio at the weight's level; and the weight with clamp and bounds."""
     part = tokens if weight.over is Over.EVERY else tokens.only(remaining)
     log_ratio = _log_ratio_of(weight.level, part, tokens, weight.token_clamp)
     bounded = bounded_weight(weight, log_ratio)
     if weight.outside is not None:
         acts = ~rule_keeps(weight.outside, tokens, remaining)
         bounded = torch.where(acts, bounded, _clamped(log_ratio, weight.clamp).exp())
-    return log_ratio.exp(), bounded
+    return log_ratio, bounded
 
 
 def level_log_ratio(level: Level, tokens: Tokens) -> Tensor:

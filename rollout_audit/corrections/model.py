@@ -186,7 +186,7 @@ class Weight:
     segment) or over the sequences (sequence, geometric).
 
     `token_clamp` bounds |d| of each token before the sum or mean. `over`: which tokens these are taken over. The
-    bounds act only where `outside` would remove the token, everywhere without it.
+    bounds act only on responses that `outside` would remove, everywhere without it.
     """
 
     level: Level = Level.NONE
@@ -207,6 +207,9 @@ class Weight:
             raise ConfigError("lower", self.lower, f"above the upper bound {self.upper!r}")
         if self.bound is not Bound.NONE and self.upper is None and self.lower is None:
             raise ConfigError("upper", None, f"bound mode {self.bound.value} needs a bound")
+        outside = self.outside
+        if outside is not None and not (outside.aggregation.per_row and outside.sign is Sign.ANY):
+            raise ConfigError("outside", outside.name, "must decide on whole responses, whatever the advantage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,5 +252,4 @@ class Correction:
     @property
     def needs_advantages(self) -> bool:
         """Whether the dump must record advantages for this to be evaluated."""
-        outside = self.weight.outside
-        return any(rule.sign is not Sign.ANY for rule in (*self.rules, *([outside] if outside else [])))
+        return any(rule.sign is not Sign.ANY for rule in self.rules)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import PassPlan, PassState, chunk_state
 from rollout_audit.corrections.cuts import at_most
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rows, Rule, Statistic, Weight
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.scope import Evidence, Scope
@@ -109,10 +109,10 @@ def weights(draw: st.DrawFn, ratios: Sequence[float]) -> Weight:
     bound = draw(st.sampled_from(list(Bound)))
     lower, upper = sorted(draw(st.tuples(thresholds(ratios), thresholds(ratios))))
     clamp = draw(st.sampled_from([20.0, 10.0, None]))
-    normalise = draw(st.booleans())
+    normalise, over = draw(st.booleans()), draw(st.sampled_from(Rows))
     if bound is Bound.NONE:
-        return Weight(level, clamp=clamp, normalise=normalise)
-    return Weight(level, bound, None if bound is Bound.TRUNCATE else lower, upper, normalise, clamp)
+        return Weight(level, clamp=clamp, normalise=normalise, mean_over=over)
+    return Weight(level, bound, None if bound is Bound.TRUNCATE else lower, upper, normalise, clamp, over)
 
 
 def thresholds(ratios: Sequence[float]) -> st.SearchStrategy[float]:
@@ -131,6 +131,8 @@ def rules(draw: st.DrawFn) -> Rule:
         return Rule(statistic, aggregation, -draw(st.floats(0, 1)), draw(st.floats(0, 1)), clamp)
     if statistic is Statistic.RATIO:
         return Rule(statistic, aggregation, draw(st.floats(0.1, 1)), draw(st.floats(1, 9)), clamp)
+    if statistic is Statistic.MULT_ERROR:
+        return Rule(statistic, aggregation, None, draw(st.floats(0.5, 9)), None)
     return Rule(statistic, aggregation, None, draw(st.floats(0, 2)), clamp)
 
 

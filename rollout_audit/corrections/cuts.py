@@ -82,7 +82,7 @@ def token_interval(rule: Rule) -> Interval:
     """The log-ratios that a token rule keeps.
 
     Raises:
-        ConfigError: for a lower bound on k2, k3 or |d|, which no interval can express, and for `prob_diff`.
+        ConfigError: for a lower bound on k2, k3, |d| or exp |d|, which no interval can express, and for `prob_diff`.
     """
     return _open_beyond(_statistic_interval(rule), rule.clamp)
 
@@ -101,12 +101,18 @@ def _statistic_interval(rule: Rule) -> Interval:
         raise ConfigError(rule.name, (rule.lower, rule.upper), "takes one upper bound")
     if rule.statistic is Statistic.K3:
         return k3_roots(rule.upper)
-    if rule.statistic is Statistic.ABS_LOG_RATIO:
-        return Interval(-rule.upper, rule.upper)
+    if rule.statistic in (Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR):
+        limit = rule.upper if rule.statistic is Statistic.ABS_LOG_RATIO else _log_of_error(rule)
+        return Interval(-limit, limit)
     limit = rule.upper
     root = math.sqrt(2.0 * limit)
     end = _last(root, 1.0, lambda d: d * d / 2.0 <= limit, ROUNDING * root)
     return Interval(-end, end)
+
+
+def _log_of_error(rule: Rule) -> float:
+    """exp |d| is never below 1: a smaller bound keeps nothing."""
+    return at_most(rule.upper) if rule.upper is not None and rule.upper >= 1 else -math.inf
 
 
 def _open_beyond(interval: Interval, clamp: float | None) -> Interval:

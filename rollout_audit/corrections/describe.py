@@ -100,6 +100,8 @@ def _ratio_bounds(rule: Rule) -> str:
 def _token_ratios(statistic: Statistic, upper: float) -> str:
     if statistic is Statistic.K3:
         low, high = k3_roots(upper)
+    elif statistic is Statistic.MULT_ERROR:
+        return _interval(1 / upper, upper)
     else:
         high = math.sqrt(2.0 * upper) if statistic is Statistic.K2 else upper
         low = -high

@@ -17,6 +17,7 @@ __all__ = [
     "Level",
     "Loss",
     "Mode",
+    "Rows",
     "Rule",
     "Statistic",
     "Weight",
@@ -65,6 +66,8 @@ class Statistic(StrEnum):
     """exp d; aggregated in log space: exp Σd, exp mean d, exp max d, exp min d"""
     ABS_LOG_RATIO = "abs_log_ratio"
     """|d|"""
+    MULT_ERROR = "mult_error"
+    """exp |d|: NeMo-RL's multiplicative error"""
     PROB_DIFF = "prob_diff"
     """π − μ, in probability"""
 
@@ -83,6 +86,15 @@ class Aggregation(StrEnum):
     def per_row(self) -> bool:
         """Whether the rule decides on whole responses."""
         return self.value.startswith("seq_")
+
+
+class Rows(StrEnum):
+    """Whose mean a sequence weight is normalised by."""
+
+    SCORED = "scored"
+    """responses with a valid token (verl)"""
+    ALL = "all"
+    """all responses; one without a valid token counts as weight 0 (mis.py of slime and miles)"""
 
 
 class Denominator(StrEnum):
@@ -112,7 +124,7 @@ class Weight:
 
     `lower` and `upper` bound the ratio. `clamp` bounds |log-ratio| before exp, after the sum at sequence level;
     None leaves it alone. `normalise` divides by the mean weight over the valid tokens before rejection (token,
-    segment) or over the sequences (sequence, geometric).
+    segment) or over the sequences that `mean_over` names (sequence, geometric).
     """
 
     level: Level = Level.NONE
@@ -121,6 +133,7 @@ class Weight:
     upper: float | None = None
     normalise: bool = False
     clamp: float | None = SAFETY_CLAMP
+    mean_over: Rows = Rows.SCORED
 
     def __post_init__(self) -> None:
         for key, value in (("lower", self.lower), ("upper", self.upper)):
@@ -151,6 +164,8 @@ class Rule:
             raise ConfigError(self.name, None, "a rejection rule needs a bound")
         if self.lower is not None and self.upper is not None and self.lower > self.upper:
             raise ConfigError(self.name, (self.lower, self.upper), "lower bound above the upper bound")
+        if self.statistic is Statistic.MULT_ERROR and self.clamp is not None:
+            raise ConfigError(self.name, self.clamp, "a clamp is not defined for it; give clamp=None")
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import weight_interval
-from rollout_audit.corrections.model import Correction, Denominator, Level, Weight
+from rollout_audit.corrections.model import Correction, Denominator, Level, Rows, Weight
 from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics, Noted
 from rollout_audit.statistics.native import log_sum
 from rollout_audit.statistics.plan import rejection_interval, unordered_rules
@@ -161,6 +161,8 @@ class _EveryToken:
         if not self.weight.normalise:
             return 1.0
         mean = moments(self.units.per_sequence or self.units.moments, self.parts).mean
+        if self.units.per_sequence is not None and self.weight.mean_over is Rows.ALL:
+            mean *= self.scope.sequences / self.scope.all_rows
         return mean if mean > 1e-8 else 1.0
 
     def weights_of(self, units: _Units, parts: tuple[Piece, ...], factor: float) -> Figures:

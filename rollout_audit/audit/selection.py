@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.model import Correction
 from rollout_audit.corrections.presets import PRESETS, Preset, preset
 from rollout_audit.errors import UsageError
 from rollout_audit.trainers.base import Trainer
 from rollout_audit.trainers.registry import get_trainer
 
-__all__ = ["ConfigSource", "as_correction", "config_warnings", "configure"]
+__all__ = ["ConfigSource", "as_correction", "config_text", "config_warnings", "configure"]
 
 ConfigSource = Mapping[str, object] | str | Path
 
@@ -32,6 +33,15 @@ def config_warnings(trainer: str, source: ConfigSource) -> tuple[str, ...]:
     """Settings that the trainer takes and that are probably not meant, one line each."""
     dialect, config = configure(trainer, source)
     return (*dialect.settings(_own(trainer, source))[1], *dialect.warnings(config))
+
+
+def config_text(trainer: str, source: ConfigSource) -> str:
+    """What a configuration was read as, in one line: its parsed bands and the ratios that they let through."""
+    dialect, config = configure(trainer, source)
+    correction = dialect.correction(config)
+    intervals = effective_intervals(correction)
+    let_through = f" (lets through {'; '.join(intervals)})" if intervals else ""
+    return f"{dialect.name} {dialect.version} reads: {describe(correction)}{let_through}"
 
 
 def as_correction(given: ConfigSource | Correction | Preset, trainer: str | None = None) -> Correction:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-TRAINERS_HELP = "One of verl, verl-2026-01, verl-2025-10, miles."
+TRAINERS_HELP = "One of verl, verl-2026-01, verl-2025-10, miles, slime, trl, nemo-rl, openrlhf, open-instruct."
 """As the table of trainers, without loading it: a test holds them equal"""
 
 CHUNK_TOKENS = 2**19

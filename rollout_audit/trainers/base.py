@@ -115,7 +115,7 @@ class Trainer(Generic[C]):
         """The trainer's settings of today in `source`, and a line for each that an older key gave."""
         known = {*self.defaults, *self.optional, *(old.key for old in self.renamed)}
         settings: Settings = read_config(source, self.section, known)
-        notes = []
+        notes = [] if settings or source in ({}, "{}") else [f"no setting of {self.name} is given: its defaults"]
         for old in self.renamed:
             if old.applies(settings):
                 rest = {key: value for key, value in settings.items() if key != old.key}

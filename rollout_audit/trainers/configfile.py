@@ -167,7 +167,9 @@ def _flags(text: str) -> dict[str, object]:
     settings: dict[str, object] = {}
     for line in text.replace("\\\n", " ").splitlines():
         for flag in FLAG.finditer(" ".join(shlex.split(line, comments=True))):
-            values = [_scalar(word) for word in flag["values"].split() if word.strip("()") and word[0] != "$"]
+            values = [
+                _scalar(word) for word in flag["values"].lstrip("=").split() if word.strip("()") and word[0] != "$"
+            ]
             settings[flag["key"].replace("-", "_")] = _one_or_list(values)
     return settings
 

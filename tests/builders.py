@@ -20,6 +20,7 @@ from rollout_audit.corrections.model import (
     Denominator,
     Level,
     Over,
+    Rows,
     Rule,
     Sign,
     Statistic,
@@ -132,10 +133,10 @@ def weights(draw: st.DrawFn, ratios: Sequence[float]) -> Weight:
     bound = draw(st.sampled_from(list(Bound)))
     lower, upper = sorted(draw(st.tuples(thresholds(ratios), thresholds(ratios))))
     clamp = draw(st.sampled_from([20.0, 10.0, None]))
-    normalise = draw(st.booleans())
+    normalise, over = draw(st.booleans()), draw(st.sampled_from(Rows))
     if bound is Bound.NONE:
-        return Weight(level, clamp=clamp, normalise=normalise)
-    return Weight(level, bound, None if bound is Bound.TRUNCATE else lower, upper, normalise, clamp)
+        return Weight(level, clamp=clamp, normalise=normalise, mean_over=over)
+    return Weight(level, bound, None if bound is Bound.TRUNCATE else lower, upper, normalise, clamp, over)
 
 
 def thresholds(ratios: Sequence[float]) -> st.SearchStrategy[float]:
@@ -152,7 +153,7 @@ def rules(draw: st.DrawFn) -> Rule:
     by_token = (Aggregation.TOKEN, Aggregation.SEGMENT_MEAN)
     every = [a for a in Aggregation if a is not Aggregation.BATCH_MEAN]
     aggregation = draw(st.sampled_from(by_token if statistic in NOT_IN_ROWS else every))
-    return Rule(statistic, aggregation, *draw(bounds(statistic)), draw(st.sampled_from([20.0, None])))
+    return Rule(statistic, aggregation, *draw(bounds(statistic)), draw(clamps(statistic)))
 
 
 @st.composite
@@ -161,13 +162,20 @@ def bounds(draw: st.DrawFn, statistic: Statistic) -> tuple[float | None, float]:
         return -draw(st.floats(0, 1)), draw(st.floats(0, 1))
     if statistic is Statistic.RATIO:
         return draw(st.floats(0.1, 1)), draw(st.floats(1, 9))
+    if statistic is Statistic.MULT_ERROR:
+        return None, draw(st.floats(0.5, 9))
     return draw(st.sampled_from([None, 0.01])), draw(st.floats(0.01, 2))
+
+
+def clamps(statistic: Statistic) -> st.SearchStrategy[float | None]:
+    return st.sampled_from([None] if statistic is Statistic.MULT_ERROR else [20.0, None])
 
 
 @st.composite
 def direct_rules(draw: st.DrawFn) -> Rule:
     """What they do not: signs of advantages, remaining tokens, the order of the batch, any statistic of a row."""
-    statistic, clamp = draw(st.sampled_from(list(Statistic))), draw(st.sampled_from([20.0, None]))
+    statistic = draw(st.sampled_from(list(Statistic)))
+    clamp = draw(clamps(statistic))
     aggregation = draw(st.sampled_from(list(Aggregation)))
     if aggregation is Aggregation.BATCH_MEAN:
         return Rule(statistic, aggregation, None, draw(st.floats(0.001, 1)), clamp, draw(st.sampled_from(list(Sign))))

@@ -16,7 +16,7 @@ from rollout_audit.audit.pairs import pair_for, pairs_in
 from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, as_correction
 from rollout_audit.corrections.direct import Applied, apply
-from rollout_audit.corrections.model import Correction, Level
+from rollout_audit.corrections.model import Correction, Level, Rows, Weight
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
@@ -102,13 +102,18 @@ def _factors(reader: _Reader, cuts: Cuts) -> dict[int, float]:
     for packed, tokens in reader.batches(cuts):
         bounded = apply(correction, tokens, ONE).bounded
         total = row_mean(bounded, tokens.lengths) if by_sequence else row_sum(bounded, tokens.lengths)
-        count = (tokens.lengths > 0).to(torch.int64) if by_sequence else tokens.lengths
+        count = _counted_rows(weight, tokens.lengths) if by_sequence else tokens.lengths
         for step, part, size in zip(packed.chunk.steps.tolist(), total.tolist(), count.tolist(), strict=True):
             mine = sums.setdefault(step, [0.0, 0.0])
             mine[0] += part
             mine[1] += size
     means = {step: part / size if size else 0.0 for step, (part, size) in sums.items()}
     return {step: mean if mean > 1e-8 else 1.0 for step, mean in means.items()}
+
+
+def _counted_rows(weight: Weight, lengths: Tensor) -> Tensor:
+    """int64 [rows] 1 where the row is in the mean."""
+    return torch.ones_like(lengths) if weight.mean_over is Rows.ALL else (lengths > 0).to(torch.int64)
 
 
 def _factor_of_rows(packed: Packed, factors: dict[int, float]) -> Tensor:

@@ -74,8 +74,8 @@ def trainer_metrics(
 
     Args:
         dump: what `open_dump` returned.
-        trainer: `verl`, `verl-2026-01`, `verl-2025-10`, `miles`.
-        config: the trainer's own keys as a dict, a YAML, JSON or TOML file, or the name of one of its presets.
+        trainer: a name of `trainers.registry.TRAINERS`.
+        config: the trainer's own keys as a dict, a YAML, JSON or TOML file, flags, or the name of one of its presets.
         per_step: one batch a step, as the trainer computes; else all rows are one batch.
         on_fault, steps, limit, chunk_tokens: as in `analyze`.
 

@@ -74,7 +74,7 @@ Config = Annotated[
     typer.Option(
         metavar="FILE|JSON",
         envvar="ROLLOUT_AUDIT_CONFIG",
-        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, or key=value.",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
         show_default="the trainer's defaults",
     ),
 ]
@@ -125,6 +125,7 @@ def analyze(
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = _gates(several(fail_on, "ROLLOUT_AUDIT_FAIL_ON"))
     corrections, reference = reference_correction(preset, trainer, config)
+    _echo(trainer, config, quiet=quiet)
 
     from rollout_audit.audit.analyze import analyze as audit
     from rollout_audit.dumps.dump import open_dump
@@ -157,6 +158,16 @@ def analyze(
     emit(report_document(report, [_gate_line(result) for result in results]), output.value if output else None)
     say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
     raise typer.Exit(_exit_code(results))
+
+
+def _echo(trainer: str | None, config: str | None, *, quiet: bool) -> None:
+    if trainer is None:
+        return
+    from rollout_audit.audit.selection import config_text, config_warnings
+
+    say(config_text(trainer, config or "{}"), quiet=quiet)
+    for warning in config_warnings(trainer, config or "{}"):
+        say(f"warning: {warning}", quiet=quiet)
 
 
 def _gates(texts: Sequence[str]) -> list[Gate]:

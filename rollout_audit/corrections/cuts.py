@@ -81,7 +81,7 @@ def weight_interval(weight: Weight) -> Interval:
 
 
 _MONOTONE = (Statistic.RATIO, Statistic.K1)
-_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO)
+_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
 
 
 def has_interval(rule: Rule) -> bool:
@@ -100,7 +100,7 @@ def token_interval(rule: Rule) -> Interval:
     """The log-ratios that a token rule keeps, whatever the advantage.
 
     Raises:
-        ConfigError: for what no interval can express: a lower bound on k2, k3 or |d|, a probability difference.
+        ConfigError: for what no interval can express: a lower bound on k2, k3, |d| or exp |d|, differences.
     """
     return _open_beyond(_statistic_interval(rule), rule.clamp)
 
@@ -122,12 +122,18 @@ def _statistic_interval(rule: Rule) -> Interval:
     if rule.statistic is Statistic.K3_REVERSE:
         low, high = k3_roots(rule.upper)
         return Interval(-high, -low)
-    if rule.statistic is Statistic.ABS_LOG_RATIO:
-        return Interval(-rule.upper, rule.upper)
+    if rule.statistic in (Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR):
+        limit = rule.upper if rule.statistic is Statistic.ABS_LOG_RATIO else _log_of_error(rule)
+        return Interval(-limit, limit)
     limit = rule.upper
     root = math.sqrt(2.0 * limit)
     end = _last(root, 1.0, lambda d: d * d / 2.0 <= limit, ROUNDING * root)
     return Interval(-end, end)
+
+
+def _log_of_error(rule: Rule) -> float:
+    """exp |d| is never below 1: a smaller bound keeps nothing."""
+    return at_most(rule.upper) if rule.upper is not None and rule.upper >= 1 else -math.inf
 
 
 def _open_beyond(interval: Interval, clamp: float | None) -> Interval:

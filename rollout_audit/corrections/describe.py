@@ -127,7 +127,7 @@ def _ratio_bounds(rule: Rule) -> str:
     return _interval(lower, math.inf if rule.lower is None else math.exp(-rule.lower))
 
 
-_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO)
+_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
 
 
 def _token_ratios(statistic: Statistic, upper: float) -> str:
@@ -135,6 +135,8 @@ def _token_ratios(statistic: Statistic, upper: float) -> str:
         low, high = k3_roots(upper)
     elif statistic is Statistic.K3_REVERSE:
         high, low = (-root for root in k3_roots(upper))
+    elif statistic is Statistic.MULT_ERROR:
+        return _interval(1 / upper, upper)
     else:
         high = math.sqrt(2.0 * upper) if statistic is Statistic.K2 else upper
         low = -high

@@ -13,7 +13,18 @@ from torch import Tensor
 
 from rollout_audit.corrections.batch_order import BatchOrder, keeps
 from rollout_audit.corrections.cuts import Interval, has_interval, ratio_interval, token_interval, weight_interval
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Over, Rule, Sign, Statistic, Weight
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Level,
+    Over,
+    Rows,
+    Rule,
+    Sign,
+    Statistic,
+    Weight,
+)
 from rollout_audit.corrections.tokens import Tokens, k3, row_max, row_mean, row_min, row_sum, spread
 from rollout_audit.errors import MissingFieldError
 
@@ -124,7 +135,7 @@ def bounded_weight(weight: Weight, log_ratio: Tensor) -> Tensor:
 
 
 def normalisation_factor(weight: Weight, bounded: Tensor, tokens: Tokens) -> Tensor:
-    """Mean bounded weight of the batch before rejection: over tokens, or over sequences with a valid token.
+    """Mean bounded weight of the batch before rejection: over tokens, or over the sequences of `mean_over`.
 
     1 where nothing is normalised, or where the mean is too small to divide by (≤ 1e-8, as verl and slime do).
     """
@@ -132,8 +143,8 @@ def normalisation_factor(weight: Weight, bounded: Tensor, tokens: Tokens) -> Ten
     if not weight.normalise or bounded.numel() == 0:
         return one
     if weight.level in (Level.SEQUENCE, Level.GEOMETRIC):
-        scored = tokens.lengths > 0
-        mean = row_mean(bounded, tokens.lengths)[scored].mean()
+        counted = tokens.rows if weight.mean_over is Rows.ALL else torch.count_nonzero(tokens.lengths)
+        mean = row_mean(bounded, tokens.lengths).sum() / counted
     else:
         mean = bounded.mean()
     return torch.where(mean > 1e-8, mean, one)
@@ -234,6 +245,8 @@ def token_statistic(rule: Rule, tokens: Tokens) -> Tensor:
             return d
         case Statistic.ABS_LOG_RATIO:
             return d.abs()
+        case Statistic.MULT_ERROR:
+            return d.abs().exp()
         case Statistic.PROB_DIFF:
             return tokens.training_log_probs.expm1() - tokens.rollout_log_probs.expm1()
         case Statistic.RATIO_DISTANCE:

@@ -18,6 +18,7 @@ __all__ = [
     "Loss",
     "Mode",
     "Over",
+    "Rows",
     "Rule",
     "Sign",
     "Statistic",
@@ -69,6 +70,8 @@ class Statistic(StrEnum):
     """exp d; aggregated in log space: exp Σd, exp mean d, exp max d, exp min d"""
     ABS_LOG_RATIO = "abs_log_ratio"
     """|d|"""
+    MULT_ERROR = "mult_error"
+    """exp |d|: NeMo-RL's multiplicative error"""
     PROB_DIFF = "prob_diff"
     """π − μ, in probability"""
     RATIO_DISTANCE = "ratio_distance"
@@ -91,6 +94,15 @@ class Aggregation(StrEnum):
     def per_row(self) -> bool:
         """Whether the rule decides on whole responses."""
         return self.value.startswith("seq_")
+
+
+class Rows(StrEnum):
+    """Whose mean a sequence weight is normalised by."""
+
+    SCORED = "scored"
+    """responses with a valid token (verl)"""
+    ALL = "all"
+    """all responses; one without a valid token counts as weight 0 (mis.py of slime and miles)"""
 
 
 class Sign(StrEnum):
@@ -163,6 +175,8 @@ class Rule:
             raise ConfigError(self.name, None, "a rejection rule needs a bound")
         if self.lower is not None and self.upper is not None and self.lower > self.upper:
             raise ConfigError(self.name, (self.lower, self.upper), "lower bound above the upper bound")
+        if self.statistic is Statistic.MULT_ERROR and self.clamp is not None:
+            raise ConfigError(self.name, self.clamp, "a clamp is not defined for it; give clamp=None")
         if self.by_batch and (self.upper is None or self.lower is not None or self.over is Over.REMAINING):
             raise ConfigError(self.name, (self.lower, self.upper), "takes one upper bound, over every token")
 
@@ -183,7 +197,7 @@ class Weight:
 
     `lower` and `upper` bound the ratio. `clamp` bounds |log-ratio| before exp, after the sum at sequence level;
     None leaves it alone. `normalise` divides by the mean weight over the valid tokens before rejection (token,
-    segment) or over the sequences (sequence, geometric).
+    segment) or over the sequences that `mean_over` names (sequence, geometric).
 
     `token_clamp` bounds |d| of each token before the sum or mean. `over`: which tokens these are taken over. The
     bounds act only on responses that `outside` would remove, everywhere without it.
@@ -195,6 +209,7 @@ class Weight:
     upper: float | None = None
     normalise: bool = False
     clamp: float | None = SAFETY_CLAMP
+    mean_over: Rows = Rows.SCORED
     token_clamp: float | None = None
     over: Over = Over.EVERY
     outside: Rule | None = None

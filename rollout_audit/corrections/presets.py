@@ -1,14 +1,14 @@
 """Named configurations, as data.
 
 verl's own (verl 1dda039b, 2026-08, `RolloutCorrectionConfig` class methods) and the three its documentation
-describes without a method. `recommended` is the range of the threshold that the origin's documentation gives.
+describes without a method; then what other trainers do by default or recommend. `recommended` is the range of the
+threshold that the origin's documentation gives.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rollout_audit.corrections.model import (
@@ -22,6 +22,8 @@ from rollout_audit.corrections.model import (
     Statistic,
     Weight,
 )
+from rollout_audit.corrections.preset import Preset
+from rollout_audit.corrections.trainer_presets import OTHERS
 from rollout_audit.errors import UsageError, suggest
 
 __all__ = ["PRESETS", "REFERENCE_PRESET", "Preset", "preset"]
@@ -30,23 +32,9 @@ REFERENCE_PRESET = "decoupled_token_is"
 """The correction that health rules look at unless another is named (SPEC 8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A named correction: where it comes from, when to use it, which thresholds its origin recommends."""
-
-    name: str
-    correction: Correction
-    origin: str
-    use: str
-    recommended: str | None = None
-    config: Mapping[str, object] = field(default_factory=dict)
-    """The trainer's own keys, ready to paste"""
-    warnings: tuple[str, ...] = ()
-    """what of it is probably not meant"""
-
-
 VERL = "verl 2026-08"
 VERL_DOCS = "verl 2026-08, documented"
+VERL_SECTION = ("algorithm", "rollout_correction")
 
 TOKEN_IS = Weight(Level.TOKEN, Bound.TRUNCATE, upper=2.0)
 SEQ_IS = Weight(Level.SEQUENCE, Bound.TRUNCATE, upper=2.0)
@@ -147,10 +135,10 @@ def _preset(
     config = {**_IS_KEYS[weight], **_RS_KEYS[rule]}
     if mode is Mode.BYPASS:
         config |= {"bypass_mode": True, "loss_type": loss.value}
-    return Preset(name, correction, origin, use, recommended, MappingProxyType(config))
+    return Preset(name, correction, origin, use, recommended, MappingProxyType(config), VERL_SECTION)
 
 
-PRESETS: Mapping[str, Preset] = MappingProxyType({row[0]: _preset(*row) for row in _ROWS})
+PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in (*(_preset(*row) for row in _ROWS), *OTHERS)})
 
 
 def preset(name: str) -> Preset:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import weight_interval
 from rollout_audit.corrections.direct import Applied, apply
-from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Over, Weight
+from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Over, Rows, Weight
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum
 from rollout_audit.statistics.batch_cuts import Cuts, decide
@@ -52,6 +52,8 @@ class Shares:
     """Σρ"""
     lost: float = 0.0
     """Σ max(ρ − w, 0)"""
+    rows: int = 0
+    """all sequences, those without a valid token too"""
     sequences: int = 0
     masked: int = 0
     """sequences removed whole"""
@@ -210,6 +212,7 @@ class _Evaluated:
             zeroed=int(np.count_nonzero(zeroed)),
             mass=float(ratio.sum()),
             lost=lost,
+            rows=int(np.count_nonzero(chosen)),
             sequences=len(left),
             masked=int(np.count_nonzero(left == 0)),
             touched=int(np.count_nonzero(left < self.lengths[rows])),
@@ -272,8 +275,14 @@ class _Figures:
         """What batch normalisation divides by, the batch taken as one."""
         if not self.correction.applied_weight.normalise:
             return 1.0
-        mean = (self.sums.bounded_rows if self.by_sequence else self.sums.bounded).mean
+        mean = self._mean_of_sequences() if self.by_sequence else self.sums.bounded.mean
         return mean if mean > 1e-8 else 1.0
+
+    def _mean_of_sequences(self) -> float:
+        """A response without a valid token counts as 0 where the trainer divides by all of them."""
+        scored = self.sums.bounded_rows
+        every = self.correction.applied_weight.mean_over is Rows.ALL
+        return scored.mean * scored.size / self.sums.shares.rows if every else scored.mean
 
     def raw(self) -> Figures:
         figures = self._weights(self.sums.raw, self.sums.raw_rows, 1.0)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import weight_interval
-from rollout_audit.corrections.model import Correction, Denominator, Level, Weight
+from rollout_audit.corrections.model import Correction, Denominator, Level, Rows, Weight
 from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics, Noted
 from rollout_audit.statistics.native import log_sum
-from rollout_audit.statistics.plan import rejection_interval, unordered_rules
+from rollout_audit.statistics.plan import partial_rules, rejection_interval, unordered_rules
 from rollout_audit.statistics.population import (
     Moments,
     Piece,
@@ -161,6 +161,8 @@ class _EveryToken:
         if not self.weight.normalise:
             return 1.0
         mean = moments(self.units.per_sequence or self.units.moments, self.parts).mean
+        if self.units.per_sequence is not None and self.weight.mean_over is Rows.ALL:
+            mean *= self.scope.sequences / self.scope.all_rows
         return mean if mean > 1e-8 else 1.0
 
     def weights_of(self, units: _Units, parts: tuple[Piece, ...], factor: float) -> Figures:
@@ -265,12 +267,12 @@ class _KeptTokens:
 
 def kept_of_rows(scope: Scope, correction: Correction) -> Array:
     """[rows] how many tokens of each row the rules and the veto leave."""
-    rules = correction.all_rules
-    if rules in scope.plan.counters:
-        return scope.rows[f"kept_{scope.plan.counters.index(rules)}"]
-    kept = scope.rows["valid_tokens"].copy()
-    for rule in rules:
-        kept[~scope.row_keeps(rule)] = 0.0
+    partial = partial_rules(correction)
+    counter = f"kept_{scope.plan.counters.index(partial)}" if partial else "valid_tokens"
+    kept = scope.rows[counter].copy()
+    for rule in correction.all_rules:
+        if rule not in partial:
+            kept[~scope.row_keeps(rule)] = 0.0
     return kept
 
 

@@ -304,11 +304,12 @@ TRAINER: Trainer[ArealConfig] = Trainer(
     name="areal",
     version="2026-05",
     defaults=DEFAULTS,
-    section=Section(("actor",)),
+    section=Section(("actor",), shared=True),
     parse=parse,
     correction=correction,
     warnings=warnings,
     row_columns=row_columns,
     metrics=metrics,
+    optional=frozenset((*REJECTION, *REMOVED)),
     quirks=QUIRKS,
 )

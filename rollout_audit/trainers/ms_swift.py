@@ -245,7 +245,7 @@ TRAINER: Trainer[MsSwiftConfig] = Trainer(
     name="ms-swift",
     version="2026-08",
     defaults=DEFAULTS,
-    section=Section(),
+    section=Section(shared=True),
     parse=parse,
     correction=correction,
     warnings=warnings,

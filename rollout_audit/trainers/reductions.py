@@ -17,12 +17,14 @@ from rollout_audit.trainers.base import Columns, OrderStatistics
 __all__ = [
     "EPSILON",
     "NEEDS_ADVANTAGES",
+    "NEEDS_REWARD",
     "fraction",
     "largest",
     "mean",
     "percentiles",
     "row_order",
     "row_values",
+    "sample_mean",
     "smallest",
     "summarise",
     "token_mean",
@@ -32,6 +34,9 @@ __all__ = [
 
 EPSILON = 1e-8
 """What verl and its descendants add to the denominator of a masked mean."""
+
+NEEDS_ADVANTAGES = Absent("needs advantages")
+NEEDS_REWARD = Absent("needs reward")
 
 Rows = NDArray[np.float64]
 
@@ -71,6 +76,11 @@ def row_values(sums: Rows, tokens: Rows) -> Rows:
     return sums / (tokens + EPSILON)
 
 
+def sample_mean(sums: Rows, rows: Columns) -> float:
+    """Mean over all B rows of the mean over each row's valid tokens, 0 for a row without any."""
+    return mean(sums / np.maximum(rows["tokens"], 1))
+
+
 def percentiles(levels: Sequence[float], tokens: int, order: OrderStatistics, weight: Callable[[Rows], Rows]) -> Rows:
     """Quantiles of weight(log-ratio) over the tokens, interpolated linearly between neighbouring weights."""
     place = np.asarray(levels) * (tokens - 1)
@@ -101,7 +111,6 @@ def token_std(sums: Rows, within: Rows, tokens: Rows, zeros: float = 0.0) -> Fig
 
 
 NO_TOKEN = Absent("no valid token")
-NEEDS_ADVANTAGES = Absent("needs advantages")
 
 
 def summarise(rows: Columns, compute: Callable[[], Mapping[str, Figure]], prefix: str) -> Metrics:

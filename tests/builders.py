@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import PassPlan, PassState, chunk_state
-from rollout_audit.corrections.cuts import at_most
+from rollout_audit.corrections.cuts import NOT_IN_ROWS, at_most
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -27,7 +27,7 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.statistics.plan import NOT_IN_ROWS, PairPlan
+from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.scope import Evidence, Scope
 
 ENGINE = Pair("engine", "old_log_probs", "rollout_log_probs", "")

@@ -35,7 +35,7 @@ from rollout_audit.audit.sweep import sweep_columns, sweep_report, sweep_scope
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.describe import describe, effective_intervals
-from rollout_audit.corrections.presets import Preset
+from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS, Preset
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
@@ -274,6 +274,10 @@ class _Assembly:
             )
         if self.audit.sample_stride > 1:
             notes.append(f"Pictures by position and probability show every {self.audit.sample_stride}th row.")
+        asked, usual = {p.name for p in self.audit.options.presets}, {p.name for p in BY_DEFAULT}
+        unasked = [name for name in PRESETS if name not in asked | usual]
+        if unasked and usual <= asked:
+            notes.append(f"Evaluated where named, since they take a token by itself: {', '.join(unasked)}.")
         notes.append(
             "Pooled figures treat the dump as one batch; trainers correct each step by itself. "
             "Agreement on sampled tokens does not prove agreement on the whole vocabulary."

@@ -14,15 +14,16 @@ from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
 from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.sweep import Grid
+from rollout_audit.corrections.cuts import is_streamed
 from rollout_audit.corrections.model import SAFETY_CLAMP, Correction, Mode
-from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
+from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.threads import default_workers
 from rollout_audit.errors import UsageError
 from rollout_audit.statistics.direct_stages import DirectPlan
 from rollout_audit.statistics.native import NATIVE_CUTS
-from rollout_audit.statistics.plan import PairPlan, is_streamed
+from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.scope import Evidence
 
 __all__ = ["Audit", "Device", "Options", "choose_device"]
@@ -39,7 +40,7 @@ class Options:
     """How to audit. Figures depend on none of `workers`, `device`; on `chunk_tokens` only in the last digits."""
 
     mode: Mode | None = None
-    presets: tuple[Preset, ...] = tuple(PRESETS.values())
+    presets: tuple[Preset, ...] = BY_DEFAULT
     reference: str = REFERENCE_PRESET
     on_fault: Literal["stop", "drop"] = "stop"
     steps: tuple[int | None, int | None] | None = None

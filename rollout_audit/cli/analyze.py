@@ -182,9 +182,9 @@ def _check_names(gates: Sequence[Gate], corrections: Sequence[Preset] | Literal[
     if not gates:
         return
     from rollout_audit.audit.gates import check_names
-    from rollout_audit.corrections.presets import PRESETS
+    from rollout_audit.corrections.presets import BY_DEFAULT
 
-    check_names(gates, list(PRESETS) if corrections == "all" else [c.name for c in corrections])
+    check_names(gates, [c.name for c in (BY_DEFAULT if corrections == "all" else corrections)])
 
 
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:

@@ -12,16 +12,18 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from rollout_audit.corrections.model import Aggregation, Bound, Rule, Sign, Statistic, Weight
+from rollout_audit.corrections.model import Aggregation, Bound, Correction, Over, Rule, Sign, Statistic, Weight
 from rollout_audit.errors import ConfigError
 
 __all__ = [
     "EVERYTHING",
+    "NOT_IN_ROWS",
     "Interval",
     "at_least",
     "at_most",
     "has_interval",
     "is_interval",
+    "is_streamed",
     "k3_roots",
     "ratio_interval",
     "token_interval",
@@ -94,6 +96,22 @@ def has_interval(rule: Rule) -> bool:
 def is_interval(rule: Rule) -> bool:
     """Whether the rule keeps exactly the tokens of an interval of d, whatever their advantage."""
     return has_interval(rule) and rule.sign is Sign.ANY
+
+
+NOT_IN_ROWS = (Statistic.K3_REVERSE, Statistic.RATIO_DISTANCE)
+"""Statistics of which a row keeps neither sum nor extreme"""
+
+
+def is_streamed(correction: Correction) -> bool:
+    """Whether intervals of d, rows and single tokens say all of it; else it is evaluated chunk by chunk."""
+    weight = correction.applied_weight
+    plain = weight.over is Over.EVERY and weight.token_clamp is None and weight.outside is None
+    return plain and all(map(_is_streamed, correction.all_rules))
+
+
+def _is_streamed(rule: Rule) -> bool:
+    in_rows = not rule.aggregation.per_row or rule.statistic not in NOT_IN_ROWS
+    return in_rows and rule.sign is Sign.ANY and rule.over is Over.EVERY and not rule.by_batch
 
 
 def token_interval(rule: Rule) -> Interval:

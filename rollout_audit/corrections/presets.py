@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from rollout_audit.corrections.cuts import is_interval, is_streamed
+from rollout_audit.corrections.mask_presets import MASKS
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -26,7 +28,7 @@ from rollout_audit.corrections.preset import Preset
 from rollout_audit.corrections.trainer_presets import OTHERS
 from rollout_audit.errors import UsageError, suggest
 
-__all__ = ["PRESETS", "REFERENCE_PRESET", "Preset", "preset"]
+__all__ = ["BY_DEFAULT", "PRESETS", "REFERENCE_PRESET", "Preset", "preset"]
 
 REFERENCE_PRESET = "decoupled_token_is"
 """The correction that health rules look at unless another is named (SPEC 8)."""
@@ -138,7 +140,18 @@ def _preset(
     return Preset(name, correction, origin, use, recommended, MappingProxyType(config), VERL_SECTION)
 
 
-PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in (*(_preset(*row) for row in _ROWS), *OTHERS)})
+_ALL = (*(_preset(*row) for row in _ROWS), *OTHERS, *MASKS)
+PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in _ALL})
+
+
+def _at_once(correction: Correction) -> bool:
+    """Whether whole rows and intervals of the log-ratio say all of it."""
+    plain = all(rule.aggregation.per_row or is_interval(rule) for rule in correction.all_rules)
+    return plain and is_streamed(correction)
+
+
+BY_DEFAULT: tuple[Preset, ...] = tuple(p for p in _ALL if _at_once(p.correction))
+"""Those that one pass answers all at once; the others are evaluated token by token, where they are named"""
 
 
 def preset(name: str) -> Preset:

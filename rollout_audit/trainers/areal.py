@@ -291,7 +291,7 @@ def metrics(rows: Columns, config: ArealConfig, order: OrderStatistics) -> Metri
 def _behaviour(rows: Columns) -> dict[str, Figure]:
     left = rows["weighed"].sum()
     values: dict[str, Figure] = {"unclipped_behave_tokens": float(left)}
-    if not left:
+    if not left and rows["tokens"].sum():
         return values
     for name, column in (("behave_imp_weight", "weight"), ("behave_approx_kl", "kl")):
         values[f"{name}/avg"] = float(rows[column].sum() / left)

@@ -196,7 +196,7 @@ def _probably_not_meant(raw: Mapping[str, object], weight: Settings, entries: Se
 
 def correction(config: RollConfig) -> Correction:
     """What the configuration does, in the tool's vocabulary."""
-    weight = Weight(config.level, clamp=None)
+    weight = Weight() if config.level is Level.NONE else Weight(config.level, clamp=None)
     if config.level is not Level.NONE and config.upper is not None:
         weight = Weight(config.level, Bound.TRUNCATE, upper=config.upper, clamp=None)
     rules = tuple(rule for each in config.filters for _, rule in each.rules)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollout_audit.corrections.cuts import is_streamed
 from rollout_audit.corrections.model import (
     Aggregation,
     Correction,
@@ -28,7 +29,6 @@ from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.statistics.batch_cuts import BatchOrders
 from rollout_audit.statistics.direct_stages import DirectPlan, DirectState, direct_states
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.statistics.plan import is_streamed
 from rollout_audit.statistics.stages import METRICS_OF_STAGE, correction_stages
 from rollout_audit.statistics.tally import Tally
 from tests import definitions

@@ -13,7 +13,7 @@ from rollout_audit.audit.states import Faults
 from rollout_audit.audit.sweep import Grid, default_grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.corrections.model import Mode
-from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset, preset
+from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset, preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
 
@@ -40,7 +40,8 @@ def analyze(
 
     Args:
         dump: what `open_dump` returned.
-        presets: corrections to evaluate, by name or as data; "all" takes every preset.
+        presets: corrections to evaluate, by name or as data; "all" takes every preset that one
+            pass answers; those that look at signs of advantages or at the order of a batch are evaluated where named.
         reference: the preset that health rules look at; `decoupled_token_is` by default, or the first of `presets`.
         sweep: whether to try some 2,400 thresholds as well, pooled over the dump; or the grid to try.
         per_step_grid: whether every step is tried by itself too.
@@ -57,7 +58,7 @@ def analyze(
         DumpError: the dump cannot be audited as asked (see `rollout_audit.errors`).
         UsageError: an unknown preset or device.
     """
-    chosen = tuple(PRESETS.values()) if presets == "all" else tuple(_as_preset(p) for p in presets)
+    chosen = BY_DEFAULT if presets == "all" else tuple(_as_preset(p) for p in presets)
     name = reference or (REFERENCE_PRESET if presets == "all" or not chosen else chosen[0].name)
     if name not in {p.name for p in chosen}:
         chosen = (preset(name), *chosen)

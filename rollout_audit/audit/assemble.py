@@ -39,9 +39,10 @@ from rollout_audit.audit.states import Faults, pack, row_columns_of
 from rollout_audit.audit.sweep import MOST_ROWS, check_points, sweep_columns, sweep_report, sweep_scope
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
+from rollout_audit.corrections.cuts import is_streamed
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.model import Correction
-from rollout_audit.corrections.presets import Preset
+from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS, Preset
 from rollout_audit.statistics.batches import Batches
 from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
@@ -120,8 +121,12 @@ class _Assembly:
 
     @cached_property
     def stages(self) -> Mapping[str, Stages]:
-        corrections = self.audit.options.corrections
-        return {n: correction_stages(self.pooled[self.audit.pair_of(c)], n, c) for n, c in corrections.items()}
+        return {name: self._pooled_stages(name, c) for name, c in self.audit.options.corrections.items()}
+
+    def _pooled_stages(self, name: str, correction: Correction) -> Stages:
+        if name in self.state.direct:
+            return self.state.direct[name].stages(correction, None)
+        return correction_stages(self.pooled[self.audit.pair_of(correction)], name, correction)
 
     @cached_property
     def steps(self) -> list[int]:
@@ -134,15 +139,25 @@ class _Assembly:
     @cached_property
     def step_stages(self) -> Mapping[int, Mapping[str, Stages]]:
         """Every correction on every step, all steps at once."""
-        found: dict[int, dict[str, Stages]] = {step: {} for step in self.steps}
-        scored = [step for step in self.steps if self.step_scopes[step][self.audit.primary].tokens]
-        batches = {pair: Batches(tuple(self.step_scopes[step][pair] for step in scored)) for pair in self.audit.pairs}
-        for name, correction in self.audit.options.corrections.items():
-            stages = stages_of_batches(batches[self.audit.pair_of(correction)], name, correction) if scored else []
-            of_step = dict(zip(scored, stages, strict=True))
-            for step in self.steps:
-                found[step][name] = of_step.get(step, NOTHING_TO_WEIGH)
-        return found
+        by_name = {name: self._stages_of_steps(name, c) for name, c in self.audit.options.corrections.items()}
+        return {step: {name: stages[step] for name, stages in by_name.items()} for step in self.steps}
+
+    def _stages_of_steps(self, name: str, correction: Correction) -> Mapping[int, Stages]:
+        if name in self.state.direct:
+            return {step: self.state.direct[name].stages(correction, step) for step in self.steps}
+        batches = self._scored_steps[self.audit.pair_of(correction)]
+        stages = stages_of_batches(batches, name, correction) if batches.scopes else []
+        found = dict(zip(self._scored, stages, strict=True))
+        return {step: found.get(step, NOTHING_TO_WEIGH) for step in self.steps}
+
+    @cached_property
+    def _scored(self) -> list[int]:
+        """Steps with a valid token."""
+        return [step for step in self.steps if self.step_scopes[step][self.audit.primary].tokens]
+
+    @cached_property
+    def _scored_steps(self) -> Mapping[Pair, Batches]:
+        return {pair: Batches(tuple(self.step_scopes[s][pair] for s in self._scored)) for pair in self.audit.pairs}
 
     def _figures(self, name: str, native: Mapping[Pair, Metrics], stages: Mapping[str, Stages]) -> health.Figures:
         """What the health rules look at, of the whole dump or of one step."""
@@ -276,6 +291,8 @@ class _Assembly:
         )
 
     def _kept_divergence(self, correction: Correction) -> float | None:
+        if not is_streamed(correction):
+            return None
         value = kept_divergence(self.pooled[self.audit.pair_of(correction)], correction.all_rules)
         return value if math.isfinite(value) else None
 
@@ -301,6 +318,10 @@ class _Assembly:
             )
         if self.audit.sample_stride > 1:
             notes.append(f"Pictures by position and probability show every {self.audit.sample_stride}th row.")
+        asked, usual = {p.name for p in self.audit.options.presets}, {p.name for p in BY_DEFAULT}
+        unasked = [name for name in PRESETS if name not in asked | usual]
+        if unasked and usual <= asked:
+            notes.append(f"Evaluated where named, since they take a token by itself: {', '.join(unasked)}.")
         notes.append(
             "Pooled figures treat the dump as one batch; trainers correct each step by itself. "
             "Agreement on sampled tokens does not prove agreement on the whole vocabulary."

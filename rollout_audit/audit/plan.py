@@ -9,16 +9,19 @@ from typing import Literal
 
 import torch
 
+from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
 from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.sweep import Grid
+from rollout_audit.corrections.cuts import is_streamed
 from rollout_audit.corrections.model import SAFETY_CLAMP, Correction, Mode
-from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
+from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.threads import default_workers
 from rollout_audit.errors import UsageError
+from rollout_audit.statistics.direct_stages import DirectPlan
 from rollout_audit.statistics.native import NATIVE_CUTS
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.scope import Evidence
@@ -37,7 +40,7 @@ class Options:
     """How to audit. Figures depend on none of `workers`, `device`; on `chunk_tokens` only in the last digits."""
 
     mode: Mode | None = None
-    presets: tuple[Preset, ...] = tuple(PRESETS.values())
+    presets: tuple[Preset, ...] = BY_DEFAULT
     reference: str = REFERENCE_PRESET
     on_fault: Literal["stop", "drop"] = "stop"
     steps: tuple[int | None, int | None] | None = None
@@ -127,7 +130,7 @@ class Audit:
     def _plan_of(self, pair: Pair) -> PairPlan:
         grid = self.options.sweep if pair == self.primary else None
         return PairPlan(
-            corrections=self._corrections_on(pair),
+            corrections={n: c for n, c in self._corrections_on(pair).items() if is_streamed(c)},
             extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *(() if grid is None else grid.cuts)),
             extra_clamps=(SAFETY_CLAMP,) if pair == self.primary else (),
             token_caps=grid.token_caps if grid else (),
@@ -162,15 +165,26 @@ class Audit:
             limit=options.limit,
         )
         workers = options.workers or default_workers()
-        return run_pass(reading, self._pass_plan(), workers, log, on_progress)
+        return run_pass(reading, self._pass_plan(self._direct_plans(reading, workers)), workers, log, on_progress)
 
-    def _pass_plan(self) -> PassPlan:
+    def _direct_plans(self, reading: Reading, workers: int) -> Mapping[Pair, DirectPlan]:
+        """What is evaluated token by token; a pass comes first where a rule needs the order of a batch."""
+        device, plans = choose_device(self.options.device), {}
+        for pair in self.pairs:
+            direct = {n: c for n, c in self._corrections_on(pair).items() if not is_streamed(c)}
+            rules = tuple(dict.fromkeys(rule for c in direct.values() for rule in c.batch_rules))
+            if direct:
+                cuts = batch_cuts(reading, pair.training, pair.rollout, rules, device, workers)
+                plans[pair] = DirectPlan(direct, cuts, keeps_values(self.dump))
+        return plans
+
+    def _pass_plan(self, direct: Mapping[Pair, DirectPlan]) -> PassPlan:
         first, starts = 0, []
         for info in self.dump.infos:
             starts.append(first)
             first += info.rows
         device = choose_device(self.options.device)
-        return PassPlan(self.plans, self.primary, self.sample_stride, starts, device)
+        return PassPlan(self.plans, self.primary, self.sample_stride, starts, device, direct)
 
     @cached_property
     def basis(self) -> Basis:

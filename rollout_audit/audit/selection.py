@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.model import Correction
 from rollout_audit.corrections.presets import PRESETS, Preset, preset
 from rollout_audit.errors import UsageError
 from rollout_audit.trainers.base import Trainer
 from rollout_audit.trainers.registry import get_trainer
 
-__all__ = ["ConfigSource", "as_correction", "config_warnings", "configure"]
+__all__ = ["ConfigSource", "as_correction", "config_text", "config_warnings", "configure"]
 
 ConfigSource = Mapping[str, object] | str | Path
 
@@ -25,15 +26,22 @@ def configure(trainer: str, source: ConfigSource) -> tuple[Trainer[Any], Any]:
         UsageError: no such trainer, or the source cannot be read as its configuration.
     """
     dialect = get_trainer(trainer)
-    if isinstance(source, str) and source in PRESETS:
-        source = _preset_config(PRESETS[source], trainer)
-    return dialect, dialect.configure(source)
+    return dialect, dialect.configure(_own(trainer, source))
 
 
 def config_warnings(trainer: str, source: ConfigSource) -> tuple[str, ...]:
     """Settings that the trainer takes and that are probably not meant, one line each."""
     dialect, config = configure(trainer, source)
-    return tuple(dialect.warnings(config))
+    return (*dialect.settings(_own(trainer, source))[1], *dialect.warnings(config))
+
+
+def config_text(trainer: str, source: ConfigSource) -> str:
+    """What a configuration was read as, in one line: its parsed bands and the ratios that they let through."""
+    dialect, config = configure(trainer, source)
+    correction = dialect.correction(config)
+    intervals = effective_intervals(correction)
+    let_through = f" (lets through {'; '.join(intervals)})" if intervals else ""
+    return f"{dialect.name} {dialect.version} reads: {describe(correction)}{let_through}"
 
 
 def as_correction(given: ConfigSource | Correction | Preset, trainer: str | None = None) -> Correction:
@@ -48,6 +56,12 @@ def as_correction(given: ConfigSource | Correction | Preset, trainer: str | None
     if isinstance(given, str):
         return preset(given).correction
     raise UsageError("a trainer's configuration needs the trainer's name: trainer='verl'")
+
+
+def _own(trainer: str, source: ConfigSource) -> ConfigSource:
+    """The configuration that a preset's name stands for, or the source as it is."""
+    by_name = isinstance(source, str) and source in PRESETS
+    return _preset_config(PRESETS[str(source)], trainer) if by_name else source
 
 
 def _preset_config(chosen: Preset, trainer: str) -> Mapping[str, object]:

@@ -25,6 +25,7 @@ from rollout_audit.audit.pictures import States
 from rollout_audit.audit.plan import Basis, Input, Options
 from rollout_audit.audit.report import InputFile, Report, Strict
 from rollout_audit.audit.sweep import Grid, default_grid
+from rollout_audit.corrections.cuts import is_streamed
 from rollout_audit.corrections.model import Mode
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.dumps.chunk import Finding
@@ -157,6 +158,7 @@ def unpack(place: str, report: Report, rows: Mapping[str, NDArray[Any]], states:
         ReportError: the states are of a newer version, damaged, or do not belong to the report.
     """
     header = _header(place, states.header)
+    _check_streamed(place, header)
     plans = {_pair(of_pair): _plan(place, header, of_pair) for of_pair in header.pairs}
     basis = Basis(_options(report, header), _inputs(report, header), tuple(plans), Mode(report.settings.mode), plans)
     try:
@@ -166,6 +168,16 @@ def unpack(place: str, report: Report, rows: Mapping[str, NDArray[Any]], states:
             f"{place}: damaged states ({' '.join(str(error).split())}); analyze the dump again"
         ) from error
     return Saved(place, report, header, basis, state)
+
+
+def _check_streamed(place: str, header: Header) -> None:
+    """A correction that is evaluated token by token leaves no state but its own figures."""
+    for preset in header.presets:
+        if not is_streamed(preset.correction):
+            raise ReportError(
+                f"{place}: {preset.name} was evaluated token by token, of which no state is kept; analyze the dump "
+                "without it"
+            )
 
 
 def _pair_header(pair: Pair, plan: PairPlan) -> PairHeader:

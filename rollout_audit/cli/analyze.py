@@ -76,7 +76,7 @@ Config = Annotated[
     typer.Option(
         metavar="FILE|JSON",
         envvar="ROLLOUT_AUDIT_CONFIG",
-        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, or key=value.",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
         show_default="the trainer's defaults",
     ),
 ]
@@ -122,6 +122,7 @@ def analyze(
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = _gates(several(fail_on, "ROLLOUT_AUDIT_FAIL_ON"))
     corrections, reference = reference_correction(preset, trainer, config)
+    _echo(trainer, config, quiet=quiet)
 
     from rollout_audit.audit.analyze import analyze as audit
     from rollout_audit.dumps.dump import open_dump
@@ -156,6 +157,16 @@ def analyze(
     raise typer.Exit(_exit_code(results))
 
 
+def _echo(trainer: str | None, config: str | None, *, quiet: bool) -> None:
+    if trainer is None:
+        return
+    from rollout_audit.audit.selection import config_text, config_warnings
+
+    say(config_text(trainer, config or "{}"), quiet=quiet)
+    for warning in config_warnings(trainer, config or "{}"):
+        say(f"warning: {warning}", quiet=quiet)
+
+
 def _gates(texts: Sequence[str]) -> list[Gate]:
     if not texts:
         return []
@@ -168,9 +179,9 @@ def _check_names(gates: Sequence[Gate], corrections: Sequence[Preset] | Literal[
     if not gates:
         return
     from rollout_audit.audit.gates import check_names
-    from rollout_audit.corrections.presets import PRESETS
+    from rollout_audit.corrections.presets import BY_DEFAULT
 
-    check_names(gates, list(PRESETS) if corrections == "all" else [c.name for c in corrections])
+    check_names(gates, [c.name for c in (BY_DEFAULT if corrections == "all" else corrections)])
 
 
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:

@@ -29,6 +29,7 @@ Examples:
   rollout-audit metrics run/dumps --trainer verl --config run.yaml
   rollout-audit metrics run/dumps --trainer verl --config '{"rollout_is": "token"}'
   rollout-audit metrics run/dumps --trainer verl --config decoupled_seq_is_rs --per-step --format csv
+  rollout-audit metrics run/dumps --trainer slime --config '--use-tis --tis-clip 2.0'
 """
 
 TrainerName = Annotated[
@@ -45,7 +46,7 @@ Config = Annotated[
     typer.Option(
         metavar="FILE|JSON|PRESET",
         envvar="ROLLOUT_AUDIT_CONFIG",
-        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or a preset.",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, flags, or a preset.",
         show_default="the trainer's defaults",
     ),
 ]
@@ -72,11 +73,12 @@ def metrics(
     fields, span = parse_maps(field_map), parse_steps(steps)
 
     from rollout_audit.audit.dialect import trainer_metrics
-    from rollout_audit.audit.selection import config_warnings
+    from rollout_audit.audit.selection import config_text, config_warnings
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.dialect import pooled_document, steps_document
     from rollout_audit.reports.terminal import emit
 
+    say(config_text(trainer, config))
     for warning in config_warnings(trainer, config):
         say(f"warning: {warning}")
     dump = open_dump(dumps, field_map=fields, layout=layout)

@@ -32,12 +32,12 @@ def reference_correction(
 
 def _of_trainer(trainer: str, config: str) -> tuple[list[Preset], str]:
     from rollout_audit.audit.selection import as_correction, config_warnings
-    from rollout_audit.corrections.presets import PRESETS, Preset
+    from rollout_audit.corrections.presets import BY_DEFAULT, Preset
 
     name = f"{trainer}-config"
     correction = as_correction(config, trainer)
     return [
-        *PRESETS.values(),
+        *BY_DEFAULT,
         Preset(
             name,
             correction,

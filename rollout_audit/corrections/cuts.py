@@ -12,14 +12,18 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from rollout_audit.corrections.model import Bound, Rule, Statistic, Weight
+from rollout_audit.corrections.model import Aggregation, Bound, Correction, Over, Rule, Sign, Statistic, Weight
 from rollout_audit.errors import ConfigError
 
 __all__ = [
     "EVERYTHING",
+    "NOT_IN_ROWS",
     "Interval",
     "at_least",
     "at_most",
+    "has_interval",
+    "is_interval",
+    "is_streamed",
     "k3_roots",
     "ratio_interval",
     "token_interval",
@@ -78,11 +82,43 @@ def weight_interval(weight: Weight) -> Interval:
     return _open_beyond(ratio_interval(lower, upper), weight.clamp)
 
 
+_MONOTONE = (Statistic.RATIO, Statistic.K1)
+_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
+
+
+def has_interval(rule: Rule) -> bool:
+    """Whether the rule looks at single tokens, and lets an interval of d through."""
+    from_zero = rule.upper is not None and (rule.lower or 0.0) <= 0
+    one_piece = rule.statistic in _MONOTONE or (rule.statistic in _CONVEX and from_zero)
+    return one_piece and rule.aggregation is Aggregation.TOKEN
+
+
+def is_interval(rule: Rule) -> bool:
+    """Whether the rule keeps exactly the tokens of an interval of d, whatever their advantage."""
+    return has_interval(rule) and rule.sign is Sign.ANY
+
+
+NOT_IN_ROWS = (Statistic.K3_REVERSE, Statistic.RATIO_DISTANCE)
+"""Statistics of which a row keeps neither sum nor extreme"""
+
+
+def is_streamed(correction: Correction) -> bool:
+    """Whether intervals of d, rows and single tokens say all of it; else it is evaluated chunk by chunk."""
+    weight = correction.applied_weight
+    plain = weight.over is Over.EVERY and weight.token_clamp is None and weight.outside is None
+    return plain and all(map(_is_streamed, correction.all_rules))
+
+
+def _is_streamed(rule: Rule) -> bool:
+    in_rows = not rule.aggregation.per_row or rule.statistic not in NOT_IN_ROWS
+    return in_rows and rule.sign is Sign.ANY and rule.over is Over.EVERY and not rule.by_batch
+
+
 def token_interval(rule: Rule) -> Interval:
-    """The log-ratios that a token rule keeps.
+    """The log-ratios that a token rule keeps, whatever the advantage.
 
     Raises:
-        ConfigError: for a lower bound on k2, k3 or |d|, which no interval can express, and for `prob_diff`.
+        ConfigError: for what no interval can express: a lower bound on k2, k3, |d| or exp |d|, differences.
     """
     return _open_beyond(_statistic_interval(rule), rule.clamp)
 
@@ -95,18 +131,27 @@ def _statistic_interval(rule: Rule) -> Interval:
             low = -math.inf if rule.upper is None else -rule.upper
             high = math.inf if rule.lower is None else -rule.lower
             return Interval(low, high)
-        case Statistic.PROB_DIFF:
-            raise ConfigError(rule.name, rule.upper, "a probability difference is no interval of the log-ratio")
+        case Statistic.PROB_DIFF | Statistic.RATIO_DISTANCE:
+            raise ConfigError(rule.name, rule.upper, "is no interval of the log-ratio")
     if rule.upper is None or (rule.lower or 0.0) > 0:
         raise ConfigError(rule.name, (rule.lower, rule.upper), "takes one upper bound")
     if rule.statistic is Statistic.K3:
         return k3_roots(rule.upper)
-    if rule.statistic is Statistic.ABS_LOG_RATIO:
-        return Interval(-rule.upper, rule.upper)
+    if rule.statistic is Statistic.K3_REVERSE:
+        low, high = k3_roots(rule.upper)
+        return Interval(-high, -low)
+    if rule.statistic in (Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR):
+        limit = rule.upper if rule.statistic is Statistic.ABS_LOG_RATIO else _log_of_error(rule)
+        return Interval(-limit, limit)
     limit = rule.upper
     root = math.sqrt(2.0 * limit)
     end = _last(root, 1.0, lambda d: d * d / 2.0 <= limit, ROUNDING * root)
     return Interval(-end, end)
+
+
+def _log_of_error(rule: Rule) -> float:
+    """exp |d| is never below 1: a smaller bound keeps nothing."""
+    return at_most(rule.upper) if rule.upper is not None and rule.upper >= 1 else -math.inf
 
 
 def _open_beyond(interval: Interval, clamp: float | None) -> Interval:

@@ -1,16 +1,18 @@
 """Named configurations, as data.
 
 verl's own (verl 1dda039b, 2026-08, `RolloutCorrectionConfig` class methods) and the three its documentation
-describes without a method. `recommended` is the range of the threshold that the origin's documentation gives.
+describes without a method; then what other trainers do by default or recommend. `recommended` is the range of the
+threshold that the origin's documentation gives.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from rollout_audit.corrections.cuts import is_interval, is_streamed
+from rollout_audit.corrections.mask_presets import MASKS
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -22,31 +24,19 @@ from rollout_audit.corrections.model import (
     Statistic,
     Weight,
 )
+from rollout_audit.corrections.preset import Preset
+from rollout_audit.corrections.trainer_presets import OTHERS
 from rollout_audit.errors import UsageError, suggest
 
-__all__ = ["PRESETS", "REFERENCE_PRESET", "Preset", "preset"]
+__all__ = ["BY_DEFAULT", "PRESETS", "REFERENCE_PRESET", "Preset", "preset"]
 
 REFERENCE_PRESET = "decoupled_token_is"
 """The correction that health rules look at unless another is named (SPEC 8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A named correction: where it comes from, when to use it, which thresholds its origin recommends."""
-
-    name: str
-    correction: Correction
-    origin: str
-    use: str
-    recommended: str | None = None
-    config: Mapping[str, object] = field(default_factory=dict)
-    """The trainer's own keys, ready to paste"""
-    warnings: tuple[str, ...] = ()
-    """what of it is probably not meant"""
-
-
 VERL = "verl 2026-08"
 VERL_DOCS = "verl 2026-08, documented"
+VERL_SECTION = ("algorithm", "rollout_correction")
 
 TOKEN_IS = Weight(Level.TOKEN, Bound.TRUNCATE, upper=2.0)
 SEQ_IS = Weight(Level.SEQUENCE, Bound.TRUNCATE, upper=2.0)
@@ -147,10 +137,21 @@ def _preset(
     config = {**_IS_KEYS[weight], **_RS_KEYS[rule]}
     if mode is Mode.BYPASS:
         config |= {"bypass_mode": True, "loss_type": loss.value}
-    return Preset(name, correction, origin, use, recommended, MappingProxyType(config))
+    return Preset(name, correction, origin, use, recommended, MappingProxyType(config), VERL_SECTION)
 
 
-PRESETS: Mapping[str, Preset] = MappingProxyType({row[0]: _preset(*row) for row in _ROWS})
+_ALL = (*(_preset(*row) for row in _ROWS), *OTHERS, *MASKS)
+PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in _ALL})
+
+
+def _at_once(correction: Correction) -> bool:
+    """Whether whole rows and intervals of the log-ratio say all of it."""
+    plain = all(rule.aggregation.per_row or is_interval(rule) for rule in correction.all_rules)
+    return plain and is_streamed(correction)
+
+
+BY_DEFAULT: tuple[Preset, ...] = tuple(p for p in _ALL if _at_once(p.correction))
+"""Those that one pass answers all at once; the others are evaluated token by token, where they are named"""
 
 
 def preset(name: str) -> Preset:

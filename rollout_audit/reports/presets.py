@@ -12,9 +12,6 @@ from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Ta
 
 __all__ = ["preset_document", "presets_document"]
 
-VERL_SECTION = ("algorithm", "rollout_correction")
-"""Where verl's configuration keeps these keys"""
-
 
 def presets_document(presets: Sequence[Preset]) -> Document:
     columns = (
@@ -66,10 +63,13 @@ def preset_record(preset: Preset) -> dict[str, object]:
     }
 
 
-def to_yaml(config: Mapping[str, object]) -> str:
-    """verl's own keys where verl looks for them. Scalars as in JSON: a bare band, 0.5_2, reads as 0.52."""
-    lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(VERL_SECTION)]
-    lines += [f"{'  ' * len(VERL_SECTION)}{key}: {json.dumps(value)}" for key, value in config.items()]
+def to_yaml(preset: Preset) -> str:
+    """The trainer's own keys where it looks for them. Scalars as in JSON: a bare band, 0.5_2, reads as 0.52."""
+    lines: dict[str, None] = {}
+    for dotted, value in preset.config.items():
+        *parents, key = (*preset.section, *dotted.split("."))
+        lines |= dict.fromkeys(f"{'  ' * depth}{parent}:" for depth, parent in enumerate(parents))
+        lines[f"{'  ' * len(parents)}{key}: {json.dumps(value)}"] = None
     return "\n".join(lines)
 
 
@@ -88,7 +88,7 @@ def _blocks(preset: Preset) -> Iterator[Block]:
     yield Table(preset.name, (Column("fact", "", "label"), Column("value", "", "prose")), facts)
     yield Note("")
     yield Note(f"Configuration for {preset.origin.split(',')[0]}, to paste:")
-    yield from (Note(line) for line in to_yaml(preset.config).splitlines())
+    yield from (Note(line) for line in to_yaml(preset).splitlines())
 
 
 def _json(tree: object) -> str:

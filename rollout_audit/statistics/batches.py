@@ -53,6 +53,11 @@ class Batches:
         """[batches] rows with a valid token"""
         return np.diff(self.rows.starts).astype(np.float64)
 
+    @property
+    def all_rows(self) -> Array:
+        """[batches] rows, those without a valid token too"""
+        return np.array([scope.all_rows for scope in self.scopes], dtype=np.float64)
+
     @cached_property
     def rows(self) -> Units:
         return Units(tuple(scope.rows for scope in self.scopes))

@@ -10,19 +10,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import EVERYTHING, Interval, token_interval
-from rollout_audit.corrections.model import Aggregation, Correction, Level, Rule, Statistic
+from rollout_audit.corrections.cuts import EVERYTHING, Interval, is_interval, token_interval
+from rollout_audit.corrections.model import Correction, Level, Rule
 from rollout_audit.statistics.grid import CellGrid
 from rollout_audit.statistics.populations import pieces
 
-__all__ = ["PairPlan", "is_interval", "rejection_interval", "unordered_rules"]
+__all__ = ["PairPlan", "partial_rules", "rejection_interval", "unordered_rules"]
 
 Rules = tuple[Rule, ...]
-
-
-def is_interval(rule: Rule) -> bool:
-    """Whether the rule keeps exactly the tokens of an interval of d."""
-    return rule.aggregation is Aggregation.TOKEN and rule.statistic is not Statistic.PROB_DIFF
 
 
 def rejection_interval(correction: Correction) -> Interval:
@@ -33,6 +28,11 @@ def rejection_interval(correction: Correction) -> Interval:
 def unordered_rules(correction: Correction) -> Rules:
     """The rules that no interval of d expresses: by row, by segment, by probability."""
     return tuple(rule for rule in correction.all_rules if not is_interval(rule))
+
+
+def partial_rules(correction: Correction) -> Rules:
+    """The rules that can take part of a row; the others take it whole or leave it."""
+    return tuple(rule for rule in correction.all_rules if not rule.aggregation.per_row)
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,8 @@ class PairPlan:
 
     @cached_property
     def counters(self) -> tuple[Rules, ...]:
-        """Distinct rejections that can take part of a row: their kept tokens are counted for each row."""
-        partial = (
-            c.all_rules for c in self.corrections.values() if not all(r.aggregation.per_row for r in c.all_rules)
-        )
-        return _distinct(partial)
+        """Distinct conjunctions of partial rules: their kept tokens are counted for each row."""
+        return _distinct(partial_rules(c) for c in self.corrections.values())
 
     @cached_property
     def clamps(self) -> tuple[float, ...]:

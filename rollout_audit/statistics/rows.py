@@ -140,8 +140,11 @@ def _row_sum_statistic(statistic: Statistic, rows: Columns, at: str) -> Tensor:
             return rows[f"sum_k3{at}"]
         case Statistic.ABS_LOG_RATIO:
             return rows[f"sum_abs_d{at}"]
+        case Statistic.MULT_ERROR:
+            return rows["sum_exp_abs_d"]
         case Statistic.PROB_DIFF:
             return rows["sum_prob_diff"]
+    raise ValueError(f"rows keep no sum of {statistic.value}")
 
 
 def _row_extreme(rule: Rule, rows: Columns) -> tuple[Tensor, Tensor]:
@@ -175,5 +178,7 @@ def _convex(statistic: Statistic, d: Tensor) -> Tensor:
             return d.square() / 2.0
         case Statistic.ABS_LOG_RATIO:
             return d.abs()
+        case Statistic.MULT_ERROR:
+            return d.abs().exp()
         case _:
             return torch.where(d.isinf(), torch.inf, k3(d))

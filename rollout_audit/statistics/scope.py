@@ -39,6 +39,8 @@ class Scope:
     """log-ratios ascending with the class of each; None where there were too many to keep"""
     segments: Mapping[str, Mapping[str, Array]]
     plan: PairPlan
+    all_rows: int
+    """rows of the batch, those without a valid token too"""
     _remembered: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -116,15 +118,17 @@ class Evidence:
         """The rows of one step, or of the whole dump, that have a valid token."""
         if step is None:
             chosen: Any = np.flatnonzero(self.rows["valid_tokens"] > 0)
+            all_rows = len(self.rows["valid_tokens"])
             values, segments = self._pooled_values, self._segments
             classes = self.state.cells.pooled()
         else:
             chosen = self._rows_of_step.get(step, [])
+            all_rows = self._row_count_of_step.get(step, 0)
             values = None if self._pooled_values is None else self._values_of_step.get(step, _NO_VALUES)
             segments = {name: _of_step(columns, step) for name, columns in self._segments.items()}
             classes = self._cells_of_step.get(step, {})
         rows = {name: column[chosen] for name, column in self.rows.items()}
-        return Scope(rows, classes, values, segments, self.plan)
+        return Scope(rows, classes, values, segments, self.plan, all_rows)
 
     @cached_property
     def _segments(self) -> Mapping[str, Mapping[str, Array]]:
@@ -134,6 +138,11 @@ class Evidence:
     def _rows_of_step(self) -> Mapping[int, NDArray[np.int64]]:
         scored = np.flatnonzero(self.rows["valid_tokens"] > 0)
         return {step: scored[at] for step, at in _groups(self.rows["step"][scored]).items()}
+
+    @cached_property
+    def _row_count_of_step(self) -> Mapping[int, int]:
+        steps, counts = np.unique(self.rows["step"], return_counts=True)
+        return {int(step): int(count) for step, count in zip(steps, counts, strict=True)}
 
     @cached_property
     def _cells_of_step(self) -> Mapping[int, Mapping[int, Cells]]:

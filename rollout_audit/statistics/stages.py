@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import EVERYTHING, Interval, weight_interval
-from rollout_audit.corrections.model import Correction, Denominator, Level, Weight
+from rollout_audit.corrections.model import Correction, Denominator, Level, Rows, Weight
 from rollout_audit.statistics.batches import Batches, Units
 from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics, Noted
-from rollout_audit.statistics.plan import rejection_interval, unordered_rules
+from rollout_audit.statistics.plan import partial_rules, rejection_interval, unordered_rules
 from rollout_audit.statistics.populations import Piece, PiecewiseWeights, Populations, pieces
 from rollout_audit.statistics.scope import Scope
 
@@ -155,6 +155,8 @@ class _EveryToken:
         if not self.weight.normalise:
             return np.ones(len(self.batches.scopes))
         mean = (self.bounded.per_sequence or self.bounded.moments).mean
+        if self.bounded.per_sequence is not None and self.weight.mean_over is Rows.ALL:
+            mean = mean * self.batches.sequences / self.batches.all_rows
         return np.where(mean > 1e-8, mean, 1.0)
 
     def figures_of(self, weights: _Weights, factor: Array) -> Columns:
@@ -280,12 +282,11 @@ class _KeptTokens:
 
 def kept_of_rows(batches: Batches, correction: Correction) -> Array:
     """[rows] how many tokens of each row the rules and the veto leave."""
-    rules = correction.all_rules
-    if rules in batches.plan.counters:
-        return batches.rows[f"kept_{batches.plan.counters.index(rules)}"]
-    kept = batches.rows["valid_tokens"]
-    for rule in rules:
-        kept = np.where(batches.row_keeps(rule), kept, 0.0)
+    partial = partial_rules(correction)
+    kept = batches.rows[f"kept_{batches.plan.counters.index(partial)}" if partial else "valid_tokens"]
+    for rule in correction.all_rules:
+        if rule not in partial:
+            kept = np.where(batches.row_keeps(rule), kept, 0.0)
     return kept
 
 

@@ -8,7 +8,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollout_audit.corrections.model import Correction
     from rollout_audit.corrections.tokens import Tokens
 
-__all__ = ["Columns", "OrderStatistics", "Quirk", "Trainer", "sorted_order"]
+__all__ = ["Columns", "OrderStatistics", "Quirk", "Renamed", "Trainer", "replaced_by", "sorted_order"]
 
 Columns: TypeAlias = Mapping[str, NDArray[np.float64]]
 """name → float64 [rows], in the order of the dump"""
@@ -42,6 +42,33 @@ class Quirk:
     name: str
     sentence: str
     source: str
+
+
+Settings: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A key of an older version that is still understood, and what stands in its place."""
+
+    key: str
+    now: str
+    """what replaced it, in the words of a warning"""
+    translate: Callable[[object, Settings], Settings]
+    """its value and all other settings → the settings of today"""
+    values: frozenset[object] | None = None
+    """the values that are of the older version, where the key itself is still in use"""
+
+    def applies(self, settings: Settings) -> bool:
+        if self.key not in settings:
+            return False
+        value = settings[self.key]
+        return self.values is None or (isinstance(value, Hashable) and value in self.values)
+
+
+def replaced_by(old: str, new: str) -> Renamed:
+    """A key that only changed its name; where both are given the new one counts."""
+    return Renamed(old, f"now {new}", lambda value, settings: {new: settings.get(new, value)})
 
 
 def no_quantiles(config: object) -> tuple[float, ...]:  # noqa: ARG001 - one signature for every trainer
@@ -75,10 +102,28 @@ class Trainer(Generic[C]):
     quirks: tuple[Quirk, ...]
     quantiles: Callable[[C], tuple[float, ...]] = no_quantiles
     """levels in [0, 1] of token quantiles that `metrics` will ask `order` about"""
+    renamed: tuple[Renamed, ...] = ()
+    """keys of older versions"""
+    optional: frozenset[str] = frozenset()
+    """further keys, whose absence is not the same as any value"""
+    counts_masked: bool = False
+    """whether `row_columns` wants the positions under a mask of 0 as well (`tokens.masked`)"""
 
     def configure(self, source: ConfigSource) -> C:
-        """Settings from a dict, JSON, a file or `key=value,…`, parsed (ConfigError, UsageError)."""
-        return self.parse(read_config(source, self.section))
+        """Settings from a dict, JSON, a file, `key=value,…` or flags, parsed (ConfigError, UsageError)."""
+        return self.parse(self.settings(source)[0])
+
+    def settings(self, source: ConfigSource) -> tuple[Settings, tuple[str, ...]]:
+        """The trainer's settings of today in `source`, and a line for each that an older key gave."""
+        known = {*self.defaults, *self.optional, *(old.key for old in self.renamed)}
+        settings: Settings = read_config(source, self.section, known)
+        notes = [] if settings or source in ({}, "{}") else [f"no setting of {self.name} is given: its defaults"]
+        for old in self.renamed:
+            if old.applies(settings):
+                rest = {key: value for key, value in settings.items() if key != old.key}
+                notes.append(f"{old.key} = {settings[old.key]!r}: {old.now}")
+                settings = {**rest, **old.translate(settings[old.key], rest)}
+        return settings, tuple(notes)
 
 
 def sorted_order(log_ratio: NDArray[np.float64]) -> OrderStatistics:

@@ -1,4 +1,4 @@
-"""A trainer's settings from wherever a run keeps them: dict, JSON, YAML or TOML file, `key=value` fragments.
+"""A trainer's settings from wherever a run keeps them: dict, JSON, YAML or TOML file, `key=value`, flags.
 
 Bands such as 0.5_2.0 are why this is not a plain loader: YAML 1.1 and TOML read `1_2` as 12 and `0.5_2` as
 0.52. Here every number with an underscore stays the string it was, and `1e-4` (a string in YAML 1.1) is a
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,19 +31,44 @@ ConfigSource: TypeAlias = Mapping[str, object] | str | PathLike[str]
 class Section:
     """Where a trainer's configuration keeps the settings: `path` of nested keys, or any tail of it, or flat.
 
-    `prefix`: in a section shared with other settings, only keys that begin so are ours.
+    `prefix` or `shared`: other settings stand there too. Ours are the known ones, those that begin with the prefix,
+    and those spelled almost like a known one; the rest is not looked at. `also`: further places of some settings.
     """
 
     path: tuple[str, ...] = ()
     prefix: str = ""
+    shared: bool = False
+    also: tuple[Section, ...] = ()
 
-    def of(self, tree: Mapping[str, object]) -> dict[str, object]:
-        """The settings in `tree`, as a flat dict."""
+    def of(self, tree: Mapping[str, object], known: Collection[str] = ()) -> dict[str, object]:
+        """The settings in `tree`, as a flat dict; `known` are the trainer's keys."""
+        parts = [part for place in (self, *self.also) if (part := place._found(tree, known)) is not None]
+        flat = not any(parts) and (not parts or any(key in known for key in tree))
+        return self._ours(tree, known, flat=True) if flat else {k: v for part in parts for k, v in part.items()}
+
+    def _found(self, tree: Mapping[str, object], known: Collection[str]) -> dict[str, object] | None:
         for start in range(len(self.path)):
             found, below = _descend(tree, self.path[start:])
             if found:
-                return {str(key): value for key, value in below.items() if str(key).startswith(self.prefix)}
-        return dict(tree)
+                return self._ours(below, known)
+        return None
+
+    def _ours(self, below: Mapping[str, object], known: Collection[str], *, flat: bool = False) -> dict[str, object]:
+        settings = {str(key): value for key, value in below.items()}
+        if self.prefix or self.shared:
+            return {k: v for k, v in settings.items() if _is_ours(k, self.prefix, known)}
+        sections = flat and self.path and any(isinstance(v, Mapping) for v in settings.values())
+        return {k: v for k, v in settings.items() if k in known} if sections else settings
+
+
+NEAR = 0.85
+"""Likeness at which an unknown key beside other settings counts as a misspelt one of ours"""
+
+
+def _is_ours(key: str, prefix: str, known: Collection[str]) -> bool:
+    if key in known or (prefix and key.startswith(prefix)):
+        return True
+    return bool(get_close_matches(key, list(known), n=1, cutoff=NEAR))
 
 
 def _descend(tree: Mapping[str, object], path: tuple[str, ...]) -> tuple[bool, Mapping[str, object]]:
@@ -53,18 +80,20 @@ def _descend(tree: Mapping[str, object], path: tuple[str, ...]) -> tuple[bool, M
     return (True, node) if isinstance(node, Mapping) else (node is None, {})
 
 
-def read_config(source: ConfigSource, section: Section = Section()) -> dict[str, object]:
+def read_config(source: ConfigSource, section: Section = Section(), known: Collection[str] = ()) -> dict[str, object]:
     """The settings that `source` gives, from the trainer's section where it has one.
 
     Args:
-        source: a mapping; a path; or text: a JSON object, the name of a .json, .toml or YAML file, or
-            `key=value,key=value` (a value may hold commas; dotted keys are nested, hydra's `+` is dropped).
+        source: a mapping; a path; or text: a JSON object, the name of a .json, .toml, .sh or YAML file,
+            `key=value,key=value` (a value may hold commas; dotted keys are nested, hydra's `+` is dropped), or
+            command-line flags (`--tis-clip 2.0 --use-tis`).
         section: where the trainer nests its settings.
+        known: the trainer's keys, which tell its settings from others in a shared section.
 
     Raises:
         UsageError: no such file, or text that cannot be read.
     """
-    return section.of(_nest(_load(source)))
+    return section.of(_nest(_load(source)), known)
 
 
 def _load(source: ConfigSource) -> Mapping[str, object]:
@@ -73,6 +102,8 @@ def _load(source: ConfigSource) -> Mapping[str, object]:
     text = fspath(source)
     if text.lstrip().startswith("{"):
         return _checked(text, text, json.loads)
+    if isinstance(source, str) and text.lstrip().startswith("--"):
+        return _checked(text, text, _flags)
     if isinstance(source, str) and "=" in text and not Path(text).is_file():
         return dict(_fragments(text))
     return _from_file(Path(text))
@@ -119,6 +150,8 @@ def _nest(flat: Mapping[str, object]) -> dict[str, object]:
 
 FRAGMENT = re.compile(r"(?:^|[,\s])\s*(?:--)?\+*(?P<key>[A-Za-z][\w.]*)=")
 
+FLAG = re.compile(r"(?:^|\s)--(?P<key>[A-Za-z][\w.-]*)(?P<values>(?:[=\s]\s*(?!--)\S+)*)")
+
 
 def _fragments(text: str) -> Iterator[tuple[str, object]]:
     keys = list(FRAGMENT.finditer(text))
@@ -127,6 +160,24 @@ def _fragments(text: str) -> Iterator[tuple[str, object]]:
     ends = [key.start() for key in keys[1:]] + [len(text)]
     for key, end in zip(keys, ends, strict=True):
         yield key["key"], _scalar(text[key.end() : end].strip(" ,"))
+
+
+def _flags(text: str) -> dict[str, object]:
+    """`--key value`, `--key=value`, `--key` (true) and `--key 0.5 5.0` (a list) of a command line or shell script."""
+    settings: dict[str, object] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        for flag in FLAG.finditer(" ".join(shlex.split(line, comments=True))):
+            values = [
+                _scalar(word) for word in flag["values"].lstrip("=").split() if word.strip("()") and word[0] != "$"
+            ]
+            settings[flag["key"].replace("-", "_")] = _one_or_list(values)
+    return settings
+
+
+def _one_or_list(values: list[object]) -> object:
+    if not values:
+        return True
+    return values[0] if len(values) == 1 else values
 
 
 def _scalar(text: str) -> object:
@@ -166,4 +217,4 @@ def _toml(text: str) -> object:
     return tomllib.loads(UNDERSCORED.sub(r'\1"\2"', text))
 
 
-LOADERS: dict[str, Callable[[str], object]] = {".json": json.loads, ".toml": _toml}
+LOADERS: dict[str, Callable[[str], object]] = {".json": json.loads, ".toml": _toml, ".sh": _flags}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from rollout_audit.corrections.model import (
     Correction,
     Denominator,
     Level,
+    Rows,
     Rule,
     Statistic,
     Weight,
@@ -28,14 +29,13 @@ from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
-from rollout_audit.trainers.reductions import fraction, mean, summarise
+from rollout_audit.trainers.reductions import fraction, mean, sample_mean, summarise
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["DEFAULTS", "QUIRKS", "MisConfig", "correction", "metrics", "parse", "row_columns", "warnings"]
+__all__ = ["DEFAULTS", "QUIRKS", "MisConfig", "correction", "figures", "metrics", "parse", "row_columns", "warnings"]
 
 DEFAULTS: dict[str, object] = {
     "use_tis": True,
@@ -182,14 +182,18 @@ def correction(config: MisConfig) -> Correction:
 
 
 def _weight(config: MisConfig) -> Weight:
-    normalise = config.batch_normalize
+    weight = _bounded_weight(config)
+    return replace(weight, normalise=True, mean_over=Rows.ALL) if config.batch_normalize else weight
+
+
+def _bounded_weight(config: MisConfig) -> Weight:
     match config.bound:
         case Bound.MASK:
-            return Weight(config.level, normalise=normalise)
+            return Weight(config.level)
         case Bound.TRUNCATE:
-            return Weight(config.level, Bound.TRUNCATE, upper=config.upper, normalise=normalise)
+            return Weight(config.level, Bound.TRUNCATE, upper=config.upper)
         case _:
-            return Weight(config.level, config.bound, config.lower, config.upper, normalise)
+            return Weight(config.level, config.bound, config.lower, config.upper)
 
 
 def _rule(band: MisConfig | Rejection) -> Rule:
@@ -250,21 +254,17 @@ def _rejection_columns(tokens: Tokens, rejection: Rejection) -> dict[str, Tensor
 
 def metrics(rows: Columns, config: MisConfig, order: OrderStatistics) -> Metrics:  # noqa: ARG001 - no percentile
     """The `mis_…` values of one batch."""
-
-    def compute() -> dict[str, float]:
-        values = _off_policy(rows)
-        if config.enabled:
-            values |= _weights(rows, config)
-            values |= _rejected(rows, config.rejection) if config.rejection else {}
-            values |= _final(rows, config)
-        return values
-
-    return summarise(rows, compute, "mis_")
+    return summarise(rows, lambda: figures(rows, config), "")
 
 
-def _sample_mean(sums: NDArray[np.float64], rows: Columns) -> float:
-    """Mean over all B rows of the mean over each row's valid tokens, 0 for a row without any."""
-    return mean(sums / np.maximum(rows["tokens"], 1))
+def figures(rows: Columns, config: MisConfig) -> dict[str, float]:
+    """Name → value, for a batch with a valid token."""
+    values = _off_policy(rows)
+    if config.enabled:
+        values |= _weights(rows, config)
+        values |= _rejected(rows, config.rejection) if config.rejection else {}
+        values |= _final(rows, config)
+    return {f"mis_{name}": value for name, value in values.items()}
 
 
 def _off_policy(rows: Columns) -> dict[str, float]:
@@ -272,9 +272,9 @@ def _off_policy(rows: Columns) -> dict[str, float]:
     per_row = off_policy_rows(rows)
     values = {name: mean(np.where(valid, figures, 0.0)) for name, figures in per_row.items()}
     return values | {
-        "kl": _sample_mean(-rows["log_ratio"], rows),
-        "k3_kl": _sample_mean(rows["k3"], rows),
-        "chi2_token": _sample_mean(rows["ratio_squared"] - rows["tokens"], rows),
+        "kl": sample_mean(-rows["log_ratio"], rows),
+        "k3_kl": sample_mean(rows["k3"], rows),
+        "chi2_token": sample_mean(rows["ratio_squared"] - rows["tokens"], rows),
     }
 
 
@@ -286,10 +286,10 @@ FRACTION_NAMES = {
 
 
 def _weights(rows: Columns, config: MisConfig) -> dict[str, float]:
-    after_bound = _sample_mean(rows["after_bound"], rows)
+    after_bound = sample_mean(rows["after_bound"], rows)
     return {
-        "tis_weight_before_bound": _sample_mean(rows["before_bound"], rows),
-        **{name: _sample_mean(rows[count], rows) for count, name in FRACTION_NAMES[config.bound].items()},
+        "tis_weight_before_bound": sample_mean(rows["before_bound"], rows),
+        **{name: sample_mean(rows[count], rows) for count, name in FRACTION_NAMES[config.bound].items()},
         "tis_weight_after_bound": after_bound,
         "is_ratio_mean_after_tis_rs": after_bound,
     }
@@ -297,11 +297,11 @@ def _weights(rows: Columns, config: MisConfig) -> dict[str, float]:
 
 def _rejected(rows: Columns, rejection: Rejection) -> dict[str, float]:
     values = {
-        "rs_mask_fraction_low": _sample_mean(rows["rs_below"], rows),
-        "rs_mask_fraction_high": _sample_mean(rows["rs_above"], rows),
+        "rs_mask_fraction_low": sample_mean(rows["rs_below"], rows),
+        "rs_mask_fraction_high": sample_mean(rows["rs_above"], rows),
     }
     if rejection.veto is not None:
-        values["rs_catastrophic_token_fraction"] = _sample_mean(rows["catastrophic"], rows)
+        values["rs_catastrophic_token_fraction"] = sample_mean(rows["catastrophic"], rows)
         values["rs_catastrophic_seq_fraction"] = fraction(rows["catastrophic"] > 0)
     return values
 
@@ -312,7 +312,7 @@ def _final(rows: Columns, config: MisConfig) -> dict[str, float]:
     factor = _batch_norm_factor(rows, config)
     extremes = {name: mean(np.where(valid, rows[name], 0.0)) / factor for name in ("min", "max")}
     values = {f"is_ratio_{name}_final": value for name, value in extremes.items()}
-    values["is_ratio_mean_final"] = _sample_mean(rows["after_bound"], rows) / factor
+    values["is_ratio_mean_final"] = sample_mean(rows["after_bound"], rows) / factor
     if config.batch_normalize:
         values["batch_norm_factor"] = factor * fraction(valid)
     return values
@@ -325,5 +325,5 @@ def _batch_norm_factor(rows: Columns, config: MisConfig) -> float:
     if config.level is Level.TOKEN:
         factor = float(rows["after_bound"].sum() / rows["tokens"].sum())
     else:
-        factor = _sample_mean(rows["after_bound"], rows)
+        factor = sample_mean(rows["after_bound"], rows)
     return factor if factor > 1e-8 else 1.0

@@ -6,30 +6,37 @@ B means all rows, B+ the rows with a valid token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.statistics.metrics import Absent, Metrics, Noted
+from rollout_audit.statistics.metrics import Absent, Figure, Metrics, Noted
 from rollout_audit.trainers.base import Columns, OrderStatistics
 
 __all__ = [
     "EPSILON",
+    "NEEDS_ADVANTAGES",
+    "NEEDS_REWARD",
     "fraction",
     "largest",
     "mean",
     "percentiles",
     "row_order",
     "row_values",
+    "sample_mean",
     "smallest",
     "summarise",
     "token_mean",
+    "token_std",
     "unbiased_std",
 ]
 
 EPSILON = 1e-8
 """What verl and its descendants add to the denominator of a masked mean."""
+
+NEEDS_ADVANTAGES = Absent("needs advantages")
+NEEDS_REWARD = Absent("needs reward")
 
 Rows = NDArray[np.float64]
 
@@ -69,6 +76,11 @@ def row_values(sums: Rows, tokens: Rows) -> Rows:
     return sums / (tokens + EPSILON)
 
 
+def sample_mean(sums: Rows, rows: Columns) -> float:
+    """Mean over all B rows of the mean over each row's valid tokens, 0 for a row without any."""
+    return mean(sums / np.maximum(rows["tokens"], 1))
+
+
 def percentiles(levels: Sequence[float], tokens: int, order: OrderStatistics, weight: Callable[[Rows], Rows]) -> Rows:
     """Quantiles of weight(log-ratio) over the tokens, interpolated linearly between neighbouring weights."""
     place = np.asarray(levels) * (tokens - 1)
@@ -84,10 +96,24 @@ def row_order(per_row: Rows, tokens: Rows) -> OrderStatistics:
     return lambda ranks: per_row[ascending[np.searchsorted(ends, ranks, side="right")]]
 
 
+def token_std(sums: Rows, within: Rows, tokens: Rows, zeros: float = 0.0) -> Figure:
+    """Standard deviation with n − 1 of a value over the valid tokens, and over `zeros` positions of value 0.
+
+    `sums` and `within` are [rows] Σx and Σ(x − mean of the row)².
+    """
+    valid = tokens > 0
+    n, total = float(tokens.sum()) + zeros, sums.sum()
+    if n < 2:
+        return Absent("n < 2")
+    center = total / n
+    between = tokens[valid] * (sums[valid] / tokens[valid] - center) ** 2
+    return float(np.sqrt((within.sum() + between.sum() + zeros * center**2) / (n - 1)))
+
+
 NO_TOKEN = Absent("no valid token")
 
 
-def summarise(rows: Columns, compute: Callable[[], dict[str, float]], prefix: str) -> Metrics:
+def summarise(rows: Columns, compute: Callable[[], Mapping[str, Figure]], prefix: str) -> Metrics:
     """The computed values under the trainer's prefix; all null where the batch has no valid token."""
     with np.errstate(all="ignore"):
         values = compute()
@@ -96,7 +122,7 @@ def summarise(rows: Columns, compute: Callable[[], dict[str, float]], prefix: st
     return Metrics({f"{prefix}{name}": _noted(name, value) for name, value in values.items()})
 
 
-def _noted(name: str, value: float) -> float:
+def _noted(name: str, value: Figure) -> Figure:
     """The one exception to "null, never 0": an effective sample size where no weight is left."""
     nothing_left = name.endswith("eff_sample_size") and value == 0
     return Noted(0.0, "every weight is 0") if nothing_left else value

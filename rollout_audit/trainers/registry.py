@@ -15,6 +15,16 @@ TRAINERS: dict[str, str] = {
     "verl-2026-01": "verl_2026_01",
     "verl-2025-10": "verl_2025_10",
     "miles": "miles",
+    "slime": "slime",
+    "trl": "trl",
+    "nemo-rl": "nemo_rl",
+    "openrlhf": "openrlhf",
+    "open-instruct": "open_instruct",
+    "skyrl": "skyrl",
+    "areal": "areal",
+    "roll": "roll",
+    "ms-swift": "ms_swift",
+    "prime-rl": "prime_rl",
 }
 """name → module of this package, which holds it as `TRAINER`"""
 

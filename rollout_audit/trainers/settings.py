@@ -66,6 +66,10 @@ class Settings:
             raise ConfigError(key, value, "must be true or false")
         return value
 
+    def number(self, key: str) -> float:
+        """A finite number."""
+        return number(key, self.values[key])
+
     def positive(self, key: str) -> float:
         """A number above 0."""
         return positive(key, self.values[key])
@@ -73,6 +77,15 @@ class Settings:
     def optional_positive(self, key: str) -> float | None:
         """A number above 0, or null."""
         return None if self.values[key] is None else self.positive(key)
+
+    def open_band(self, lower_key: str, upper_key: str, off: float | None = None) -> tuple[float | None, float | None]:
+        """Bounds on a ratio, either of which may be null, or `off`, for none."""
+        lower, upper = (
+            None if self.values[key] == off else self.optional_positive(key) for key in (lower_key, upper_key)
+        )
+        if lower is not None and upper is not None and lower > upper:
+            raise ConfigError(lower_key, self.values[lower_key], f"above {upper_key} = {upper:.12g}")
+        return lower, upper
 
     def band(self, lower_key: str, upper_key: str) -> tuple[float, float]:
         """Bounds on a ratio; a lower bound that is not given is the reciprocal of the upper."""

@@ -27,7 +27,6 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_min, row_sum, spread
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import (
     fraction,
@@ -41,6 +40,7 @@ from rollout_audit.trainers.reductions import (
 )
 from rollout_audit.trainers.settings import Settings
 from rollout_audit.trainers.thresholds import Band, parse_band, parse_rejection
+from rollout_audit.trainers.verl_renamed import RENAMED, SECTION
 from rollout_audit.trainers.verl_weights import (
     Weights,
     eleven_off_policy,
@@ -374,11 +374,12 @@ TRAINER: Trainer[VerlConfig] = Trainer(
     name="verl",
     version="2026-08",
     defaults=DEFAULTS,
-    section=Section(("algorithm", "rollout_correction")),
+    section=SECTION,
     parse=parse,
     correction=correction,
     warnings=warnings,
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    renamed=RENAMED,
 )

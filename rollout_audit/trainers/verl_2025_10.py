@@ -23,12 +23,13 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
 from rollout_audit.trainers.settings import Settings
+from rollout_audit.trainers.verl_renamed import ACTOR, CAP
 from rollout_audit.trainers.verl_weights import (
     Weights,
     eleven_off_policy,
@@ -218,11 +219,17 @@ def quantiles(config: LegacyConfig) -> tuple[float, ...]:
     return LEVELS_OF_PERCENTILES if needed else ()
 
 
+def _capped(value: object, _settings: Mapping[str, object]) -> Mapping[str, object]:
+    """The cap of token weights that came before; not above 0 it was off."""
+    on = isinstance(value, int | float) and value > 0
+    return {"rollout_is": True, "rollout_is_threshold": value} if on else {}
+
+
 TRAINER: Trainer[LegacyConfig] = Trainer(
     name="verl-2025-10",
     version="2025-10",
     defaults=DEFAULTS,
-    section=Section(("algorithm",), prefix="rollout_is"),
+    section=Section(("algorithm",), prefix="rollout_is", also=(ACTOR,)),
     parse=parse,
     correction=correction,
     warnings=warnings,
@@ -230,4 +237,5 @@ TRAINER: Trainer[LegacyConfig] = Trainer(
     metrics=metrics,
     quirks=QUIRKS,
     quantiles=quantiles,
+    renamed=(Renamed(CAP, "now rollout_is true with rollout_is_threshold", _capped),),
 )

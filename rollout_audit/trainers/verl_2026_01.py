@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers import verl
 from rollout_audit.trainers.base import Quirk, Trainer
-from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.verl_renamed import RENAMED, SECTION
 from rollout_audit.trainers.verl_weights import Weights
 
 if TYPE_CHECKING:
@@ -60,11 +60,12 @@ TRAINER: Trainer[verl.VerlConfig] = Trainer(
     name="verl-2026-01",
     version="2026-01",
     defaults=verl.DEFAULTS,
-    section=Section(("algorithm", "rollout_correction")),
+    section=SECTION,
     parse=parse,
     correction=verl.correction,
     warnings=verl.warnings,
     row_columns=row_columns,
     metrics=verl.metrics,
     quirks=QUIRKS,
+    renamed=RENAMED,
 )

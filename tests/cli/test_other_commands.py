@@ -10,6 +10,7 @@ import yaml
 
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.reports.catalogue import CATALOGUE
+from rollout_audit.trainers.registry import get_trainer
 
 
 def test_inspect_shows_files_fields_and_ranges(run, dump: Path) -> None:
@@ -67,8 +68,15 @@ def test_presets_lists_all_of_them(run) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_configuration_to_paste_reads_as_the_preset(name: str, run) -> None:
     text = run("presets", name).out
-    pasted = yaml.safe_load(text[text.index("algorithm:") :])
-    assert pasted == {"algorithm": {"rollout_correction": dict(PRESETS[name].config)}}
+    pasted = yaml.safe_load(text.split("to paste:\n")[1])
+    trainer = get_trainer(PRESETS[name].origin.split()[0])
+    assert trainer.settings(pasted)[0] == trainer.settings(dict(PRESETS[name].config))[0]
+    assert trainer.correction(trainer.configure(pasted)) == PRESETS[name].correction
+
+
+def test_a_preset_is_pasted_where_its_trainer_looks(run) -> None:
+    assert "\n  advantage:\n    is_correction_enable: true\n" in run("presets", "openrlhf_tis").out
+    assert "\ngrpo:\n  seq_logprob_error_threshold: 2.0\n" in run("presets", "nemo_rl_seq_error_mask").out
 
 
 def test_effective_intervals_are_shown(run) -> None:
@@ -109,10 +117,16 @@ def test_bounds_that_are_probably_not_meant_are_warned_of(run, dump: Path, tmp_p
     result = run("metrics", dump, "--trainer", "verl", "--config", config)
     assert result.code == 0
     assert "0.2" in result.err
-    assert all(line.startswith("warning: ") for line in result.err.splitlines())
+    echo, *warnings = result.err.splitlines()
+    assert echo == (
+        "verl 2026-08 reads: token weight capped at 0.5; token_k1 keeps ρ in [0.2, 2] "
+        "(lets through ρ of the token ≤ 0.5 in full; ρ of the token in [0.2, 2])"
+    )
+    assert all(line.startswith("warning: ") for line in warnings)
     out = tmp_path / "r"
-    run("analyze", dump, "--trainer", "verl", "--config", config, "--out", out, "--no-plots", "--no-sweep")
+    analysed = run("analyze", dump, "--trainer", "verl", "--config", config, "--out", out, "--no-plots", "--no-sweep")
+    assert analysed.err.splitlines()[:3] == [echo, *warnings]
     findings = json.loads((out / "report.json").read_text())["findings"]
     texts = [f["message"] for f in findings if f["kind"] == "configuration"]
-    assert [f"warning: {text.removeprefix('verl-config: ')}" for text in texts] == result.err.splitlines()
+    assert [f"warning: {text.removeprefix('verl-config: ')}" for text in texts] == warnings
     assert len(texts) == 2

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rollout_audit.corrections.packing import Packed
-from rollout_audit.corrections.presets import PRESETS
+from rollout_audit.corrections.presets import BY_DEFAULT
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.statistics import fused
 from rollout_audit.statistics.native import NATIVE_CUTS
@@ -21,7 +21,7 @@ from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.rows import row_statistic
 from tests.builders import CPU, chunk_of, chunks
 
-PLAN = PairPlan({name: p.correction for name, p in PRESETS.items()}, NATIVE_CUTS, token_caps=(1.5, 5.0))
+PLAN = PairPlan({p.name: p.correction for p in BY_DEFAULT}, NATIVE_CUTS, token_caps=(1.5, 5.0))
 COUNTS = {"valid_tokens", "beyond_20", "kept_0"}
 LARGE_TERMS = {
     "sum_k3": "sum_abs_d",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rollout_audit.corrections.packing import Packed
-from rollout_audit.corrections.presets import PRESETS
+from rollout_audit.corrections.presets import BY_DEFAULT
 from rollout_audit.statistics.native import NATIVE_CUTS
 from rollout_audit.statistics.pair import pair_state
 from rollout_audit.statistics.plan import PairPlan
@@ -30,7 +30,7 @@ def cuda() -> torch.device:
 def test_integers_are_equal_and_floats_close(cuda: torch.device) -> None:
     rng = np.random.default_rng(0)
     chunk = chunk_of([rng.standard_t(3, n).tolist() for n in rng.integers(0, 400, 200)], rollout=-0.5)
-    plan = PairPlan({name: p.correction for name, p in PRESETS.items()}, NATIVE_CUTS)
+    plan = PairPlan({p.name: p.correction for p in BY_DEFAULT}, NATIVE_CUTS)
     host, device = (
         pair_state(Packed(chunk, where), "old_log_probs", "rollout_log_probs", plan) for where in (CPU, cuda)
     )

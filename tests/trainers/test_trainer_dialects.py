@@ -31,13 +31,35 @@ from rollout_audit.trainers.base import sorted_order
 from rollout_audit.trainers.reductions import percentiles, row_order
 from rollout_audit.trainers.registry import TRAINERS, get_trainer
 
+MIS = "compute_mis_weights_with_cp"
+NEMO_GEOMETRIC = {
+    "use_importance_sampling_correction": True,
+    "truncated_importance_sampling_type": "seq-mask-tis",
+    "truncated_importance_sampling_ratio": 1.002,
+    "truncated_importance_sampling_ratio_min": 0.999,
+}
 CONFIGS: list[tuple[str, dict[str, object]]] = [
     ("verl", {"rollout_is": "token", "rollout_is_batch_normalize": True}),
     ("verl", {"rollout_is": "sequence", "rollout_rs": "token_k1,seq_max_k2", "rollout_rs_threshold": 2.0}),
     ("verl-2026-01", {"rollout_is": "sequence", "rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.01}),
     ("verl-2025-10", {"rollout_is_mode": "mask", "rollout_is_threshold": 2.0}),
     ("verl-2025-10", {"rollout_is_level": "geometric", "rollout_is_threshold": 2.0}),
+    ("skyrl", {"tis_ratio_type": "sequence", "token_mask_is_threshold_low": 0.5, "token_mask_is_threshold_high": 2.0}),
+    ("areal", {"level": "sequence", "metric": "kl_k3", "agg": "max", "upper": 0.5}),
+    ("roll", {"filters": [{"enabled": True}], "is_weight": {"enabled": True}}),
+    ("ms-swift", {"rollout_importance_sampling_mode": "sequence_mask"}),
+    ("prime-rl", {"type": "ipo"}),
+    ("prime-rl", {}),
     ("miles", {"tis_mode": "clip", "tis_batch_normalize": True, "use_rs": True, "rs_veto_threshold": 1e-4}),
+    ("slime", {"use_tis": True, "tis_clip_low": 0.5, "use_opsm": True}),
+    ("slime", {"custom_tis_function_path": f"mis.{MIS}", "use_tis": True, "use_rs": True, "tis_level": "sequence"}),
+    ("trl", {}),
+    ("trl", {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_min": 0.5}),
+    ("nemo-rl", {"sequence_level_importance_ratios": True, "token_level_loss": False}),
+    ("nemo-rl", {"seq_logprob_error_threshold": 1.5, **NEMO_GEOMETRIC}),
+    ("openrlhf", {"is_correction_type": "icepop"}),
+    ("open-instruct", {"rho_mask_sequence_level": True, "rho_mask_upper_bound": 1.25}),
+    ("open-instruct", {"use_rho_correction": False}),
 ]
 
 

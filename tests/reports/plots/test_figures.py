@@ -196,8 +196,8 @@ class TestDensity:
 class TestPresets:
     def test_the_title_counts_what_a_reader_counts(self, audited: Audited) -> None:
         figure = drawn("presets", audited("all_rejected"))
-        assert title(figure) == "7 of 22 presets within the health limits; 13 mask 100% of the tokens"
-        assert words(figure.axes[1]).split(" | ").count("100%") == 13
+        assert title(figure) == "21 of 38 presets within the health limits; 14 mask 100% of the tokens"
+        assert words(figure.axes[1]).split(" | ").count("100%") == 14
 
     def test_every_preset_has_its_whole_name_and_values(self, ageing: Report) -> None:
         ess, tokens, sequences = drawn("presets", ageing).axes

@@ -1,0 +1,163 @@
+"""TRL's GRPO trainer, July 2026: `vllm_importance_sampling_…` of GRPOConfig, logged as `sampling/…`.
+
+Source: reference/trainers.md 5, conformance/MORE.md (trl/trainer/grpo_trainer.py, grpo_config.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rollout_audit.corrections.direct import bounded_weight
+from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Weight
+from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
+from rollout_audit.errors import ConfigError
+from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer, replaced_by
+from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.reductions import largest, mean, smallest, summarise
+from rollout_audit.trainers.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["TRAINER", "TrlConfig"]
+
+PREFIX = "vllm_importance_sampling_"
+ENABLED, MODE = f"{PREFIX}correction", f"{PREFIX}mode"
+UPPER, LOWER = f"{PREFIX}clip_max", f"{PREFIX}clip_min"
+DEFAULTS: dict[str, object] = {ENABLED: True, MODE: "sequence_mask", UPPER: 3.0, LOWER: None}
+MODES: dict[str | None, tuple[Level, Bound]] = {
+    "token_truncate": (Level.TOKEN, Bound.CLIP),
+    "token_mask": (Level.TOKEN, Bound.MASK),
+    "sequence_truncate": (Level.SEQUENCE, Bound.CLIP),
+    "sequence_mask": (Level.SEQUENCE, Bound.MASK),
+}
+
+QUIRKS = (
+    Quirk(
+        "ratio_after_bounding",
+        "importance_sampling_ratio is logged after truncation or masking: min is 0 where anything was masked.",
+        "reference/trainers.md 5B",
+    ),
+    Quirk(
+        "empty_rows",
+        "At sequence level a row without a valid token counts with ratio 1.",
+        "conformance/MORE.md, correction 9",
+    ),
+    Quirk(
+        "masking_is_zeroing",
+        "Masked tokens and sequences have weight 0 and stay in the denominator of the loss.",
+        "reference/trainers.md 5A",
+    ),
+    Quirk(
+        "product_ratio",
+        "The sequence modes take the product of the token ratios; importance_sampling_level of the PPO ratio takes "
+        "their geometric mean.",
+        "reference/trainers.md 5A",
+    ),
+    Quirk(
+        "unclamped_ratio",
+        "The log-ratio is exponentiated unclamped: a large sum over a sequence overflows and is then capped or zeroed.",
+        "reference/trainers.md 5A",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrlConfig:
+    """The parsed fields; `weight` None where the correction is off."""
+
+    weight: Weight | None
+
+
+def parse(raw: Mapping[str, object]) -> TrlConfig:
+    """Flat settings → configuration (ConfigError where GRPOConfig refuses, SPEC 3 beside it)."""
+    settings = Settings.read(raw, DEFAULTS)
+    level, bound = settings.choice(MODE, MODES)
+    lower, upper = settings.open_band(LOWER, UPPER)
+    if lower is None and upper is None:
+        if bound is Bound.CLIP:
+            mode = settings.values[MODE]
+            raise ConfigError(UPPER, None, f"{MODE} {mode!r} needs {LOWER} or {UPPER}: both are null")
+        bound = Bound.NONE
+    weight = Weight(level, bound, lower, upper, clamp=None)
+    return TrlConfig(weight if settings.flag(ENABLED) else None)
+
+
+def correction(config: TrlConfig) -> Correction:
+    """What the configuration does, in the tool's vocabulary."""
+    return Correction(weight=config.weight or Weight(), denominator=Denominator.ORIGINAL)
+
+
+def warnings(config: TrlConfig) -> tuple[str, ...]:
+    """A cap below 1, and no bound at all."""
+    weight = config.weight
+    if weight is None:
+        return ()
+    if weight.bound is Bound.NONE:
+        return (f"{UPPER} = None: no bound at all, weights are raw",)
+    if weight.upper is not None and weight.upper < 1:
+        return (f"{UPPER} = {weight.upper:.12g}: below 1 it acts on weights where the policies agree",)
+    return ()
+
+
+def row_columns(tokens: Tokens, config: TrlConfig) -> dict[str, Tensor]:
+    """float64 [rows] columns of one chunk."""
+    difference, lengths = tokens.log_ratio.abs(), tokens.lengths
+    columns = {"tokens": lengths.to(torch.float64)}
+    if config.weight is None:
+        return columns
+    columns |= {"diff": row_sum(difference, lengths), "diff_max": row_max(difference, lengths)}
+    return columns | _weight_columns(tokens, config.weight)
+
+
+def _weight_columns(tokens: Tokens, weight: Weight) -> dict[str, Tensor]:
+    """Sums and extremes over the tokens of a row, or the one weight of the row."""
+    lengths = tokens.lengths
+    if weight.level is Level.SEQUENCE:
+        of_row = bounded_weight(weight, row_sum(tokens.log_ratio, lengths))
+        return {"ratio": of_row, "ratio_max": of_row, "ratio_min": of_row}
+    per_token = bounded_weight(weight, tokens.log_ratio)
+    return {
+        "ratio": row_sum(per_token, lengths),
+        "ratio_max": row_max(per_token, lengths),
+        "ratio_min": row_min(per_token, lengths),
+    }
+
+
+def metrics(rows: Columns, config: TrlConfig, order: OrderStatistics) -> Metrics:  # noqa: ARG001 - no percentile
+    """The `sampling/…` values of one batch; none with the correction off, as TRL."""
+
+    def compute() -> dict[str, float]:
+        if config.weight is None:
+            return {}
+        tokens = rows["tokens"].sum()
+        by_row = config.weight.level is Level.SEQUENCE
+        return {
+            "sampling_logp_difference/mean": rows["diff"].sum() / tokens,
+            "sampling_logp_difference/max": largest(rows["diff_max"]),
+            "importance_sampling_ratio/min": smallest(rows["ratio_min"]),
+            "importance_sampling_ratio/mean": mean(rows["ratio"]) if by_row else rows["ratio"].sum() / tokens,
+            "importance_sampling_ratio/max": largest(rows["ratio_max"]),
+        }
+
+    return summarise(rows, compute, "sampling/")
+
+
+TRAINER: Trainer[TrlConfig] = Trainer(
+    name="trl",
+    version="2026-07",
+    defaults=DEFAULTS,
+    section=Section(prefix=PREFIX),
+    parse=parse,
+    correction=correction,
+    warnings=warnings,
+    row_columns=row_columns,
+    metrics=metrics,
+    renamed=(replaced_by(f"{PREFIX}cap", UPPER),),
+    quirks=QUIRKS,
+)

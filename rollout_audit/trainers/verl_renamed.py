@@ -1,0 +1,72 @@
+"""Keys that verl had before December 2025, and what they are today.
+
+Source: reference/trainers.md 1A, legacy (b) and (c).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rollout_audit.trainers.base import Renamed
+from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.settings import positive
+
+__all__ = ["ACTOR", "CAP", "RENAMED", "SECTION"]
+
+Settings = Mapping[str, object]
+
+CAP = "tis_imp_ratio_cap"
+ACTOR = Section(("actor_rollout_ref", "actor"), shared=True)
+SECTION = Section(("algorithm", "rollout_correction"), also=(ACTOR,))
+LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+RS, RS_UPPER, RS_LOWER = "rollout_rs", "rollout_rs_threshold", "rollout_rs_threshold_lower"
+VETO = "rollout_token_veto_threshold"
+
+
+def _capped(value: object, _settings: Settings) -> Settings:
+    """A cap of token weights; not above 0 it was off."""
+    on = isinstance(value, int | float) and value > 0
+    return {"rollout_is": "token", "rollout_is_threshold": value} if on else {}
+
+
+def _level(value: object, settings: Settings) -> Settings:
+    """Bounds on the ratio itself as a k1 band, which is compared with −log ρ and so swaps its ends."""
+    upper, lower = settings.get(RS_UPPER), settings.get(RS_LOWER)
+    option = {RS: LEVELS[str(value)]}
+    if upper is None:
+        return option
+    low, high = 1 / positive(RS_UPPER, upper), None if lower is None else 1 / positive(RS_LOWER, lower)
+    return {**option, RS_UPPER: f"{low!r}_{1 / low if high is None else high!r}"}
+
+
+def _veto(value: object, settings: Settings) -> Settings:
+    """One more option; k2 is d² / 2."""
+    if value is None:
+        return {}
+    limit = math.log(positive(VETO, value)) ** 2 / 2
+    if not settings.get(RS):
+        return {RS: "seq_max_k2", RS_UPPER: limit}
+    options = str(settings[RS]).split(",")
+    thresholds = str(settings.get(RS_UPPER)).split(",")
+    shared = thresholds * len(options) if len(thresholds) == 1 else thresholds
+    return {RS: ",".join([*options, "seq_max_k2"]), RS_UPPER: ",".join([*shared, repr(limit)])}
+
+
+def _gradient(value: object, _settings: Settings) -> Settings:
+    return {"loss_type": "reinforce"} if value else {}
+
+
+RENAMED = (
+    Renamed(CAP, "now rollout_is 'token' with rollout_is_threshold", _capped),
+    Renamed(
+        RS,
+        "now one of token_k1, seq_sum_k1, seq_mean_k1, whose band is compared with −log ρ; translated",
+        _level,
+        frozenset(LEVELS),
+    ),
+    Renamed(RS_LOWER, f"now the band 'lower_upper' in {RS_UPPER}", lambda _value, _settings: {}),
+    Renamed(VETO, "now seq_max_k2, which is two-sided: it drops rows with a token beyond the inverse ratio too", _veto),
+    Renamed("use_policy_gradient", "now loss_type 'reinforce'", _gradient),
+)
+"""In this order: each sees what those before it made"""

@@ -1,0 +1,258 @@
+"""Where each trainer keeps its settings, what stands beside them, and keys of older versions."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from rollout_audit.audit.selection import config_text, config_warnings
+from rollout_audit.corrections.presets import PRESETS
+from rollout_audit.errors import ConfigError
+from rollout_audit.trainers.configfile import read_config
+from rollout_audit.trainers.registry import TRAINERS, get_trainer
+
+RUNS: list[tuple[str, str, dict[str, object]]] = [
+    (
+        "verl",
+        "data: {train: a.parquet}\nactor_rollout_ref: {actor: {clip_ratio: 0.2, loss_agg_mode: token-mean}}\n"
+        "algorithm: {gamma: 1.0, rollout_correction: {rollout_is: token}}\n",
+        {"rollout_is": "token"},
+    ),
+    (
+        "verl-2025-10",
+        "algorithm: {gamma: 1.0, rollout_is: true, rollout_is_threshold: 2.0}\ntrainer: {nnodes: 1}\n",
+        {"rollout_is": True, "rollout_is_threshold": 2.0},
+    ),
+    ("slime", "use_tis: true\neps_clip: 0.2\nlr: 1e-6\n", {"use_tis": True}),
+    (
+        "trl",
+        "learning_rate: 1.0e-6\nbeta: 0.0\nimportance_sampling_level: token\nvllm_importance_sampling_clip_max: 2.0\n",
+        {"vllm_importance_sampling_clip_max": 2.0},
+    ),
+    (
+        "nemo-rl",
+        "policy: {model_name: m}\ngrpo: {num_prompts_per_step: 32, seq_logprob_error_threshold: 2}\n"
+        "loss_fn: {ratio_clip_min: 0.2, truncated_importance_sampling_type: tis, "
+        "truncated_importance_sampling_ratio: 2.0}\n",
+        {
+            "truncated_importance_sampling_type": "tis",
+            "truncated_importance_sampling_ratio": 2.0,
+            "seq_logprob_error_threshold": 2,
+        },
+    ),
+    (
+        "openrlhf",
+        "algo: {advantage: {estimator: rloo, is_correction_enable: true, is_correction_threshold: [0.5, 2.0]}}\n",
+        {"is_correction_enable": True, "is_correction_threshold": [0.5, 2.0]},
+    ),
+    ("open-instruct", "beta: 0.0\nrho_mask_upper_bound: 1.25\nuse_rho_correction: true\n",
+     {"rho_mask_upper_bound": 1.25, "use_rho_correction": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "settings"), RUNS)
+def test_a_whole_runs_file_holds_other_keys(name: str, text: str, settings: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    trainer = get_trainer(name)
+    assert trainer.settings(path) == (settings, ())
+    assert trainer.configure(path) == trainer.configure(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "settings"),
+    [
+        ("slime", "--use-tis --tis-clip 2.0 --eps-clip 0.2", {"use_tis": True, "tis_clip": 2.0}),
+        ("slime", "--tis-clip=2.0 --use-tis", {"use_tis": True, "tis_clip": 2.0}),
+        (
+            "openrlhf",
+            "--algo.advantage.is_correction_enable --algo.advantage.is_correction_threshold 0.5 5.0 --actor.lr 1e-6",
+            {"is_correction_enable": True, "is_correction_threshold": [0.5, 5.0]},
+        ),
+        ("open-instruct", "--rho_clamp_upper_bound 0 --beta 0.01", {"rho_clamp_upper_bound": 0}),
+    ],
+)
+def test_command_line_flags(name: str, flags: str, settings: dict[str, object]) -> None:
+    assert get_trainer(name).settings(flags) == (settings, ())
+
+
+def test_flags_of_a_shell_script(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("ARGS=(\n   --use-tis  # on\n   --tis-clip 1.5\n)\npython train.py --lr 1e-6 \\\n  ${ARGS[@]}\n")
+    assert get_trainer("slime").settings(path)[0] == {"use_tis": True, "tis_clip": 1.5}
+
+
+def test_no_band_is_read_as_a_number_from_flags() -> None:
+    assert read_config("--rollout-is-threshold 0.5_2 --other 1_2") == {"rollout_is_threshold": "0.5_2", "other": "1_2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "text"),
+    [
+        (
+            "trl",
+            {"vllm_importance_sampling_mod": "token_mask"},
+            "vllm_importance_sampling_mod = 'token_mask': unknown setting; "
+            "did you mean 'vllm_importance_sampling_mode'?",
+        ),
+        (
+            "nemo-rl",
+            {"loss_fn": {"truncated_importance_sampling_ration": 2.0}},
+            "truncated_importance_sampling_ration = 2.0: unknown setting; "
+            "did you mean 'truncated_importance_sampling_ratio'?",
+        ),
+        (
+            "openrlhf",
+            {"algo": {"advantage": {"is_correction_thresh": [0.5, 5]}}},
+            "is_correction_thresh = [0.5, 5]: unknown setting; did you mean 'is_correction_threshold'?",
+        ),
+        ("slime", {"use_tiss": True}, "use_tiss = True: unknown setting; did you mean 'use_tis'?"),
+        (
+            "slime",
+            {"use_tis": True, "use_rollout_logprobs": True},
+            "use_rollout_logprobs = True: slime refuses it together with use_tis",
+        ),
+        (
+            "slime",
+            {"get_mismatch_metrics": True},
+            "get_mismatch_metrics = True: slime wants custom_tis_function_path with it",
+        ),
+        (
+            "slime",
+            {"use_tis": True, "custom_tis_function_path": "my.own"},
+            "custom_tis_function_path = 'my.own': what 'own' does is not known here; known are vanilla_tis_function, "
+            "icepop_function, compute_mis_weights_with_cp",
+        ),
+        (
+            "trl",
+            {"vllm_importance_sampling_mode": "sequence_truncate", "vllm_importance_sampling_clip_max": None},
+            "vllm_importance_sampling_clip_max = None: vllm_importance_sampling_mode 'sequence_truncate' needs "
+            "vllm_importance_sampling_clip_min or vllm_importance_sampling_clip_max: both are null",
+        ),
+        (
+            "nemo-rl",
+            {"truncated_importance_sampling_ratio": 2.0},
+            "truncated_importance_sampling_type = None: truncated_importance_sampling_ratio = 2.0 needs one of "
+            "tis, icepop, seq-mask-tis",
+        ),
+        (
+            "nemo-rl",
+            {"truncated_importance_sampling_type": "icepop", "truncated_importance_sampling_ratio": 5.0},
+            "truncated_importance_sampling_ratio_min = None: icepop needs it",
+        ),
+        (
+            "openrlhf",
+            {"is_correction_threshold": 2.0},
+            "is_correction_threshold = 2.0: expected two numbers, lower and upper",
+        ),
+        (
+            "open-instruct",
+            {"rho_mask_upper_bound": 0.8},
+            "rho_mask_upper_bound = 0.8: must lie above 1, or be 0 for none",
+        ),
+        (
+            "open-instruct",
+            {"use_vllm_logprobs": True},
+            "use_vllm_logprobs = True: open-instruct refuses it together with use_rho_correction",
+        ),
+    ],
+)
+def test_refused_settings(name: str, config: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        get_trainer(name).configure(config)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "settings", "note"),
+    [
+        (
+            "verl",
+            {"actor_rollout_ref": {"actor": {"tis_imp_ratio_cap": 2.0}}},
+            {"rollout_is": "token", "rollout_is_threshold": 2.0},
+            "tis_imp_ratio_cap = 2.0: now rollout_is 'token' with rollout_is_threshold",
+        ),
+        (
+            "verl-2025-10",
+            {"actor_rollout_ref": {"actor": {"tis_imp_ratio_cap": 2.0}}},
+            {"rollout_is": True, "rollout_is_threshold": 2.0},
+            "tis_imp_ratio_cap = 2.0: now rollout_is true with rollout_is_threshold",
+        ),
+        (
+            "verl",
+            {"rollout_rs": "geometric", "rollout_rs_threshold": 1.25},
+            {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.8_1.25"},
+            "rollout_rs = 'geometric': now one of token_k1, seq_sum_k1, seq_mean_k1, whose band is compared with "
+            "−log ρ; translated",
+        ),
+        (
+            "verl",
+            {"rollout_token_veto_threshold": math.exp(-2.0)},
+            {"rollout_rs": "seq_max_k2", "rollout_rs_threshold": pytest.approx(2.0)},
+            f"rollout_token_veto_threshold = {math.exp(-2.0)!r}: now seq_max_k2, which is two-sided: it drops rows "
+            "with a token beyond the inverse ratio too",
+        ),
+        (
+            "trl",
+            {"vllm_importance_sampling_cap": 2.0},
+            {"vllm_importance_sampling_clip_max": 2.0},
+            "vllm_importance_sampling_cap = 2.0: now vllm_importance_sampling_clip_max",
+        ),
+        (
+            "openrlhf",
+            {"use_icepop": True},
+            {"is_correction_type": "icepop"},
+            "use_icepop = True: now is_correction_type icepop",
+        ),
+        (
+            "open-instruct",
+            {"truncated_importance_sampling_ratio_cap": 3.0},
+            {"rho_clamp_upper_bound": 3.0},
+            "truncated_importance_sampling_ratio_cap = 3.0: now rho_clamp_upper_bound",
+        ),
+    ],
+)
+def test_older_keys_are_understood_and_said(
+    name: str, config: dict[str, object], settings: dict[str, object], note: str
+) -> None:
+    assert get_trainer(name).settings(config) == (settings, (note,))
+    assert note in config_warnings(name, config)
+
+
+def test_an_older_band_keeps_the_ratios_it_kept() -> None:
+    """verl of November 2025 kept lower ≤ ρ ≤ upper."""
+    config = {"rollout_rs": "token", "rollout_rs_threshold": 4.0, "rollout_rs_threshold_lower": 0.5}
+    text = "verl 2026-08 reads: token_k1 keeps ρ in [0.5, 4] (lets through ρ of the token in [0.5, 4])"
+    assert config_text("verl", config) == text
+    veto = {**config, "rollout_token_veto_threshold": math.exp(-3.0)}
+    assert get_trainer("verl").settings(veto)[0]["rollout_rs"] == "token_k1,seq_max_k2"
+
+
+def test_the_newer_name_counts_where_both_are_given() -> None:
+    config = {"vllm_importance_sampling_cap": 2.0, "vllm_importance_sampling_clip_max": 5.0}
+    assert get_trainer("trl").settings(config)[0] == {"vllm_importance_sampling_clip_max": 5.0}
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINERS if name != "miles"])
+def test_a_source_without_a_setting_of_ours_is_said(name: str) -> None:
+    """A mis.yaml holds nothing else: for miles such a key is an error."""
+    trainer = get_trainer(name)
+    assert trainer.settings({"trainer": {"nnodes": 1}}) == ({}, (f"no setting of {name} is given: its defaults",))
+    assert trainer.settings({}) == ({}, ())
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_a_presets_correction_is_what_its_trainer_makes_of_its_keys(preset) -> None:
+    trainer = get_trainer(preset.origin.split()[0])
+    config = trainer.configure(preset.config)
+    assert trainer.correction(config) == preset.correction
+    assert preset.origin.split()[1].rstrip(",") == trainer.version
+
+
+def test_what_was_read_is_said_with_its_ratios() -> None:
+    assert config_text("openrlhf", "--is_correction_threshold 0.5 2.0") == (
+        "openrlhf 2026-08 reads: token weight clipped into [0.5, 2] (lets through ρ of the token in [0.5, 2] in full)"
+    )
+    assert config_text("nemo-rl", "{}") == "nemo-rl 2026-08 reads: no correction"

@@ -183,9 +183,10 @@ def warnings(config: OpenInstructConfig) -> tuple[str, ...]:
         return ()
     if config.mask.is_open:
         return (f"{TV} = True: does nothing without {MASK_UPPER}",)
+    found = [f"{TV} = True: in val/rho_drop_…, not in the correction that is weighed"]
     if config.mask.lower is not None:
-        return (f"{MASK_LOWER} = {config.mask.lower:.12g}: with {TV} it drops tokens of rows that diverge too little",)
-    return ()
+        found.append(f"{MASK_LOWER} = {config.mask.lower:.12g}: with {TV} it drops tokens of rows that diverge little")
+    return tuple(found)
 
 
 def row_columns(tokens: Tokens, config: OpenInstructConfig) -> dict[str, Tensor]:

@@ -140,13 +140,15 @@ def correction(config: SlimeConfig) -> Correction:
 
 
 def warnings(config: SlimeConfig) -> tuple[str, ...]:
-    """A cap below 1, IcePop without a lower bound, OPSM without the rollout policy as its anchor."""
+    """A cap below 1, IcePop without a lower bound, OPSM."""
     found = list(mis.warnings(config.mis)) if config.mis else []
     weight = config.weight
     if weight is not None and weight.upper is not None and weight.upper < 1:
         found.append(f"tis_clip = {weight.upper:.12g}: a cap below 1 shrinks weights where the policies agree")
     if weight is not None and weight.bound is Bound.MASK and weight.lower is None:
         found.append("tis_clip_low = 0: icepop_function has no lower bound and drops large ratios only")
+    if config.opsm_delta is not None:
+        found.append("use_opsm = True: in opsm_clipfrac, not in the correction that is weighed")
     return tuple(found)
 
 

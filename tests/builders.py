@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,9 +13,21 @@ from hypothesis import strategies as st
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import PassPlan, PassState, chunk_state
 from rollout_audit.corrections.cuts import at_most
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rows, Rule, Statistic, Weight
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Denominator,
+    Level,
+    Over,
+    Rows,
+    Rule,
+    Sign,
+    Statistic,
+    Weight,
+)
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.statistics.plan import PairPlan
+from rollout_audit.statistics.plan import NOT_IN_ROWS, PairPlan
 from rollout_audit.statistics.scope import Evidence, Scope
 
 ENGINE = Pair("engine", "old_log_probs", "rollout_log_probs", "")
@@ -27,6 +40,7 @@ def chunk_of(
     steps: Sequence[int] | None = None,
     rollout: float = -1.0,
     first_row: int = 0,
+    advantages: Sequence[float] | None = None,
 ) -> Chunk:
     """Rows with those log-ratios: the rollout log-prob is one constant, so d is exact where the sum is."""
     lengths = [len(row) for row in log_ratios]
@@ -43,6 +57,7 @@ def chunk_of(
         rollout_log_probs=mu,
         old_log_probs=mu + d,
         reward=np.arange(first_row, first_row + rows, dtype=np.float64) % 3,
+        advantages=None if advantages is None else np.array(advantages, dtype=np.float64),
     )
 
 
@@ -60,6 +75,7 @@ def part_of(chunk: Chunk, start: int, stop: int) -> Chunk:
         rollout_log_probs=chunk.rollout_log_probs[tokens],
         old_log_probs=chunk.old_log_probs[tokens],
         reward=chunk.reward[start:stop],
+        advantages=None if chunk.advantages is None else chunk.advantages[tokens],
     )
 
 
@@ -95,6 +111,14 @@ def chunks(draw: st.DrawFn) -> Chunk:
 
 
 @st.composite
+def chunks_with_advantages(draw: st.DrawFn) -> Chunk:
+    chunk = draw(chunks())
+    values = st.one_of(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-2, 2))
+    drawn = draw(st.lists(values, min_size=chunk.tokens, max_size=chunk.tokens))
+    return replace(chunk, advantages=np.array(drawn, dtype=np.float64))
+
+
+@st.composite
 def splits(draw: st.DrawFn, rows: int) -> list[int]:
     """Row numbers at which to cut, both ends included."""
     inner = draw(st.lists(st.integers(0, rows), max_size=4))
@@ -124,16 +148,54 @@ def thresholds(ratios: Sequence[float]) -> st.SearchStrategy[float]:
 
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
+    """What the streamed tables hold."""
     statistic = draw(st.sampled_from(list(Statistic)))
-    aggregation = draw(st.sampled_from(list(Aggregation)))
-    clamp = draw(st.sampled_from([20.0, None]))
+    by_token = (Aggregation.TOKEN, Aggregation.SEGMENT_MEAN)
+    every = [a for a in Aggregation if a is not Aggregation.BATCH_MEAN]
+    aggregation = draw(st.sampled_from(by_token if statistic in NOT_IN_ROWS else every))
+    return Rule(statistic, aggregation, *draw(bounds(statistic)), draw(clamps(statistic)))
+
+
+@st.composite
+def bounds(draw: st.DrawFn, statistic: Statistic) -> tuple[float | None, float]:
     if statistic in (Statistic.K1, Statistic.PROB_DIFF):
-        return Rule(statistic, aggregation, -draw(st.floats(0, 1)), draw(st.floats(0, 1)), clamp)
+        return -draw(st.floats(0, 1)), draw(st.floats(0, 1))
     if statistic is Statistic.RATIO:
-        return Rule(statistic, aggregation, draw(st.floats(0.1, 1)), draw(st.floats(1, 9)), clamp)
+        return draw(st.floats(0.1, 1)), draw(st.floats(1, 9))
     if statistic is Statistic.MULT_ERROR:
-        return Rule(statistic, aggregation, None, draw(st.floats(0.5, 9)), None)
-    return Rule(statistic, aggregation, None, draw(st.floats(0, 2)), clamp)
+        return None, draw(st.floats(0.5, 9))
+    return draw(st.sampled_from([None, 0.01])), draw(st.floats(0.01, 2))
+
+
+def clamps(statistic: Statistic) -> st.SearchStrategy[float | None]:
+    return st.sampled_from([None] if statistic is Statistic.MULT_ERROR else [20.0, None])
+
+
+@st.composite
+def direct_rules(draw: st.DrawFn) -> Rule:
+    """What they do not: signs of advantages, remaining tokens, the order of the batch, any statistic of a row."""
+    statistic = draw(st.sampled_from(list(Statistic)))
+    clamp = draw(clamps(statistic))
+    aggregation = draw(st.sampled_from(list(Aggregation)))
+    if aggregation is Aggregation.BATCH_MEAN:
+        return Rule(statistic, aggregation, None, draw(st.floats(0.001, 1)), clamp, draw(st.sampled_from(list(Sign))))
+    extra = draw(st.sampled_from(list(Sign))), draw(st.sampled_from(list(Over)))
+    return Rule(statistic, aggregation, *draw(bounds(statistic)), clamp, *extra)
+
+
+@st.composite
+def direct_corrections(draw: st.DrawFn, ratios: Sequence[float]) -> Correction:
+    outside = draw(st.one_of(st.none(), direct_rules().filter(lambda rule: rule.aggregation.per_row)))
+    weight = replace(
+        draw(weights(ratios)),
+        token_clamp=draw(st.sampled_from([None, 10.0])),
+        over=draw(st.sampled_from(list(Over))),
+        outside=outside and replace(outside, sign=Sign.ANY),
+    )
+    found = draw(st.lists(st.one_of(direct_rules(), rules()), max_size=3))
+    return Correction(
+        weight, tuple(found), draw(st.sampled_from([None, 1e-4])), draw(st.sampled_from(list(Denominator)))
+    )
 
 
 @st.composite

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rollout_audit.corrections.cuts import weight_interval
-from rollout_audit.corrections.direct import apply, level_log_ratio
+from rollout_audit.corrections.direct import apply
 from rollout_audit.corrections.model import Bound, Correction, Level
 from rollout_audit.corrections.tokens import Tokens, row_sum
 
@@ -23,7 +23,7 @@ def stage_metrics(correction: Correction, tokens: Tokens) -> dict[str, dict[str,
         "normalised": weights_of(applied.normalised.numpy(), every, row, correction),
         "kept": weights_of(applied.normalised.numpy(), kept, row, correction),
     }
-    stages["bounded"] |= bounding(correction, tokens, applied.bounded.numpy())
+    stages["bounded"] |= bounding(correction, applied.log_ratio.numpy(), applied.bounded.numpy())
     stages["kept"] |= rejection(applied.normalised.numpy(), kept, tokens)
     return stages
 
@@ -50,9 +50,9 @@ def ess(w) -> float:
     return 0.0 if not w.any() else w.sum() ** 2 / (len(w) * (w**2).sum())
 
 
-def bounding(correction: Correction, tokens: Tokens, bounded) -> dict[str, float]:
+def bounding(correction: Correction, x, bounded) -> dict[str, float]:
+    """`x` is the log-ratio at the weight's level."""
     weight = correction.applied_weight
-    x = level_log_ratio(weight.level, tokens).numpy()
     inside = weight_interval(weight)
     ratio = np.exp(x)
     return {

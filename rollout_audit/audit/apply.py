@@ -11,20 +11,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import pair_for, pairs_in
+from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, as_correction
-from rollout_audit.corrections.direct import Applied, apply, bounded_weight, level_log_ratio
+from rollout_audit.corrections.direct import Applied, apply
 from rollout_audit.corrections.model import Correction, Level, Rows, Weight
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.presets import Preset
-from rollout_audit.corrections.tokens import row_mean, row_sum, spread
+from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.dump import Dump
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
+from rollout_audit.engines.threads import default_workers
+from rollout_audit.errors import MissingFieldError
+from rollout_audit.statistics.batch_cuts import Cuts, decide
 
 __all__ = ["apply_correction"]
 
 AppliedRow = tuple[str, NDArray[np.float32], NDArray[np.bool_]]
 CPU = torch.device("cpu")
+ONE = torch.tensor(1.0, dtype=torch.float64)
 
 
 def apply_correction(
@@ -49,15 +55,22 @@ def apply_correction(
         ConfigError: the trainer itself would refuse the configuration.
         DumpError: the dump cannot be read as asked.
     """
-    return _apply(dump, as_correction(correction, trainer), on_fault)
+    asked = as_correction(correction, trainer)
+    if asked.needs_advantages and not dump.has("advantages"):
+        raise MissingFieldError(
+            "advantages: this correction looks at their sign and the dump does not record them; "
+            "name the column with --map advantages=COLUMN"
+        )
+    return _apply(dump, asked, on_fault)
 
 
 def _apply(dump: Dump, correction: Correction, on_fault: Literal["stop", "drop"]) -> Iterator[AppliedRow]:
-    training = pair_for(correction.mode, pairs_in(dump)).training
-    reader = _Reader(dump, training, on_fault)
-    factors = _factors(reader, correction) if correction.applied_weight.normalise else None
-    for packed in reader.packed():
-        tokens = packed.tokens(training)
+    pair = pair_for(correction.mode, pairs_in(dump))
+    reader = _Reader(dump, correction, pair.training, on_fault)
+    reading = Reading(dump, reader.fields, DEFAULT_CHUNK_TOKENS, on_fault)
+    cuts = batch_cuts(reading, pair.training, pair.rollout, correction.batch_rules, CPU, default_workers())
+    factors = _factors(reader, cuts) if correction.applied_weight.normalise else None
+    for packed, tokens in reader.batches(cuts):
         factor = None if factors is None else spread(_factor_of_rows(packed, factors), tokens.lengths)
         yield from _rows(packed, apply(correction, tokens, factor), dump)
 
@@ -65,23 +78,29 @@ def _apply(dump: Dump, correction: Correction, on_fault: Literal["stop", "drop"]
 @dataclass(frozen=True)
 class _Reader:
     dump: Dump
+    correction: Correction
     training: str
     on_fault: Literal["stop", "drop"]
 
-    def packed(self) -> Iterator[Packed]:
-        fields = ("uid", self.training)
-        for chunk in self.dump.chunks(fields=fields, on_fault=self.on_fault):
-            yield Packed(chunk, CPU)
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return ("uid", self.training, *(("advantages",) if self.correction.needs_advantages else ()))
+
+    def batches(self, cuts: Cuts) -> Iterator[tuple[Packed, Tokens]]:
+        """The chunks with what the rules over a whole batch leave of them, one batch a step."""
+        for chunk in self.dump.chunks(fields=self.fields, on_fault=self.on_fault):
+            packed = Packed(chunk, CPU)
+            yield packed, decide(self.correction.batch_rules, cuts, packed, packed.tokens(self.training))
 
 
-def _factors(reader: _Reader, correction: Correction) -> dict[int, float]:
+def _factors(reader: _Reader, cuts: Cuts) -> dict[int, float]:
     """step → mean bounded weight of the step, over tokens or over sequences; 1 where it is ≤ 1e-8."""
+    correction = reader.correction
     weight = correction.applied_weight
     by_sequence = weight.level in (Level.SEQUENCE, Level.GEOMETRIC)
     sums: dict[int, list[float]] = {}
-    for packed in reader.packed():
-        tokens = packed.tokens(reader.training)
-        bounded = bounded_weight(weight, level_log_ratio(weight.level, tokens))
+    for packed, tokens in reader.batches(cuts):
+        bounded = apply(correction, tokens, ONE).bounded
         total = row_mean(bounded, tokens.lengths) if by_sequence else row_sum(bounded, tokens.lengths)
         count = _counted_rows(weight, tokens.lengths) if by_sequence else tokens.lengths
         for step, part, size in zip(packed.chunk.steps.tolist(), total.tolist(), count.tolist(), strict=True):

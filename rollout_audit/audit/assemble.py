@@ -112,15 +112,18 @@ class _Assembly:
 
     @cached_property
     def stages(self) -> Mapping[str, Stages]:
-        return self._stages_in(self.pooled)
+        return self._stages_in(self.pooled, None)
 
     @cached_property
     def steps(self) -> list[int]:
         return sorted({int(step) for step in self.common["step"]})
 
-    def _stages_in(self, scopes: Mapping[Pair, Scope]) -> Mapping[str, Stages]:
-        corrections = self.audit.options.corrections
-        return {n: correction_stages(scopes[self.audit.pair_of(c)], n, c) for n, c in corrections.items()}
+    def _stages_in(self, scopes: Mapping[Pair, Scope], step: int | None) -> Mapping[str, Stages]:
+        direct = self.state.direct
+        return {
+            n: direct[n].stages(c, step) if n in direct else correction_stages(scopes[self.audit.pair_of(c)], n, c)
+            for n, c in self.audit.options.corrections.items()
+        }
 
     def _figures(self, name: str, native: Mapping[Pair, Metrics], stages: Mapping[str, Stages]) -> health.Figures:
         """What the health rules look at, of the whole dump or of one step."""
@@ -211,7 +214,7 @@ class _Assembly:
     def _step_report(self, step: int) -> StepReport:
         primary = self.audit.primary
         scopes = {pair: evidence.scope(step) for pair, evidence in self.evidence.items()}
-        native, stages = {pair: native_metrics(scope) for pair, scope in scopes.items()}, self._stages_in(scopes)
+        native, stages = {pair: native_metrics(scope) for pair, scope in scopes.items()}, self._stages_in(scopes, step)
         verdicts = health.judge(self._figures(self.audit.options.reference, native, stages))
         rows = scopes[primary].rows
         tokens = int(rows["valid_tokens"].sum())

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values, one_torch_thread
+from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, configure
+from rollout_audit.corrections.model import Correction, Rule
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
-from rollout_audit.engines.threads import default_workers, map_in_order
+from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.threads import default_workers
+from rollout_audit.statistics.batch_cuts import Cuts, decide
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
@@ -80,15 +84,16 @@ def trainer_metrics(
         DumpError: the dump cannot be read as asked.
     """
     dialect, settings = configure(trainer, config)
-    its = _Dialect(dump, dialect, settings)
-    chunks = dump.chunks(
+    its = _Dialect(dump, dialect, settings, one_batch=not per_step)
+    reading = Reading(
+        dump,
         fields=(its.pair.training, "advantages", "reward"),
         chunk_tokens=chunk_tokens,
         on_fault=on_fault,
         steps=steps,
         limit=limit,
     )
-    batches = its.gather(chunks)
+    batches = its.gather(reading)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -99,27 +104,40 @@ class _Dialect:
     dump: Dump
     trainer: Trainer[Any]
     config: Any
+    one_batch: bool
+    """whether the dump is one batch, else each step is"""
 
-    def gather(self, chunks: Iterable[Chunk]) -> _Batches:
-        columns, pair = RowTable(), PairState()
+    def gather(self, reading: Reading) -> _Batches:
+        columns, pair, workers = RowTable(), PairState(), default_workers()
+        cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers)
         with one_torch_thread():
-            for part, state in map_in_order(self._chunk, chunks, default_workers()):
+            for part, state in reading.map(partial(self._chunk, cuts), workers, FaultLog()):
                 columns.absorb(part)
                 if state is not None:
                     pair.absorb(state)
         return _Batches(self, columns.columns(), pair if self._needs_order else None)
 
     @cached_property
+    def _correction(self) -> Correction:
+        return self.trainer.correction(self.config)
+
+    @property
+    def batch_rules(self) -> tuple[Rule, ...]:
+        return self._correction.batch_rules
+
+    @cached_property
     def pair(self) -> Pair:
-        return pair_for(self.trainer.correction(self.config).mode, pairs_in(self.dump))
+        return pair_for(self._correction.mode, pairs_in(self.dump))
 
     @cached_property
     def _needs_order(self) -> bool:
         return bool(self.trainer.quantiles(self.config))
 
-    def _chunk(self, chunk: Chunk) -> tuple[RowTable, PairState | None]:
+    def _chunk(self, cuts: Cuts, chunk: Chunk) -> tuple[RowTable, PairState | None]:
         packed = Packed(chunk, CPU)
-        tokens = packed.tokens(self.pair.training)
+        tokens = decide(self.batch_rules, cuts, packed, packed.tokens(self.pair.training), pooled=self.one_batch)
+        if self.trainer.counts_masked:
+            tokens = replace(tokens, masked=packed.masked(self.pair.training))
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:

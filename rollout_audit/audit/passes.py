@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.pictures import TokenSample
+from rollout_audit.audit.reading import Reading
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.tokens import row_sum
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import Dump
-from rollout_audit.engines.threads import map_in_order
+from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.statistics.direct_stages import DirectPlan, DirectState, direct_states
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
 
@@ -50,6 +52,8 @@ class PassPlan:
     first_row_of_file: Sequence[int]
     """number of rows in all files before each file"""
     device: torch.device
+    direct: Mapping[Pair, DirectPlan] = field(default_factory=dict)
+    """corrections that are evaluated token by token"""
 
 
 @dataclass
@@ -61,6 +65,8 @@ class PassState:
     uids: list[tuple[str, ...] | None] = field(default_factory=list)
     sample: RowTable = field(default_factory=RowTable)
     tokens: int = 0
+    direct: dict[str, DirectState] = field(default_factory=dict)
+    """by the name of the correction"""
 
     def absorb(self, other: PassState) -> None:
         for name, state in other.pairs.items():
@@ -69,6 +75,8 @@ class PassState:
         self.uids.extend(other.uids)
         self.sample.absorb(other.sample)
         self.tokens += other.tokens
+        for name, evaluated in other.direct.items():
+            self.direct.setdefault(name, DirectState()).absorb(evaluated)
 
     def token_sample(self, stride: int) -> TokenSample:
         columns = self.sample.columns()
@@ -82,15 +90,16 @@ class PassState:
 
 
 def run_pass(
-    chunks: Iterable[Chunk],
+    reading: Reading,
     plan: PassPlan,
     workers: int,
+    log: FaultLog,
     on_progress: Callable[[int], None] | None = None,
 ) -> PassState:
     """Fold all chunks; `on_progress` is told the number of rows of each chunk done."""
     total = PassState()
     with one_torch_thread():
-        for state in map_in_order(lambda chunk: chunk_state(chunk, plan), chunks, workers):
+        for state in reading.map(lambda chunk: chunk_state(chunk, plan), workers, log):
             total.absorb(state)
             if on_progress is not None:
                 on_progress(len(state.common.parts[0]["step"]))
@@ -127,7 +136,15 @@ def chunk_state(chunk: Chunk, plan: PassPlan) -> PassState:
         uids=[chunk.uids],
         sample=RowTable([_sample(chunk, plan)]),
         tokens=chunk.tokens,
+        direct=_direct(packed, plan),
     )
+
+
+def _direct(packed: Packed, plan: PassPlan) -> dict[str, DirectState]:
+    found: dict[str, DirectState] = {}
+    for pair, its in plan.direct.items():
+        found |= direct_states(packed, pair.training, pair.rollout, its)
+    return found
 
 
 def _common_columns(packed: Packed) -> dict[str, NDArray[np.float64]]:

@@ -9,8 +9,10 @@ from typing import Literal
 
 import torch
 
+from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
+from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.sweep import Grid
 from rollout_audit.corrections.model import SAFETY_CLAMP, Correction, Mode
 from rollout_audit.corrections.presets import PRESETS, REFERENCE_PRESET, Preset
@@ -18,8 +20,9 @@ from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.threads import default_workers
 from rollout_audit.errors import UsageError
+from rollout_audit.statistics.direct_stages import DirectPlan
 from rollout_audit.statistics.native import NATIVE_CUTS
-from rollout_audit.statistics.plan import PairPlan
+from rollout_audit.statistics.plan import PairPlan, is_streamed
 from rollout_audit.statistics.scope import Evidence
 
 __all__ = ["Audit", "Device", "Options", "choose_device"]
@@ -80,7 +83,7 @@ class Audit:
     def _plan_of(self, pair: Pair) -> PairPlan:
         grid = self.options.sweep if pair == self.primary else None
         return PairPlan(
-            corrections=self._corrections_on(pair),
+            corrections={n: c for n, c in self._corrections_on(pair).items() if is_streamed(c)},
             extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *(() if grid is None else grid.cuts)),
             extra_clamps=() if grid is None else (SAFETY_CLAMP,),
             keep_values=keeps_values(self.dump),
@@ -97,7 +100,8 @@ class Audit:
     def run(self, log: FaultLog, on_progress: Callable[[int], None] | None = None) -> PassState:
         """The one pass."""
         options = self.options
-        chunks = self.dump.chunks(
+        reading = Reading(
+            self.dump,
             fields=(
                 "old_log_probs",
                 "log_probs",
@@ -111,18 +115,28 @@ class Audit:
             on_fault=options.on_fault,
             steps=options.steps,
             limit=options.limit,
-            log=log,
         )
         workers = options.workers or default_workers()
-        return run_pass(chunks, self._pass_plan(), workers, on_progress)
+        return run_pass(reading, self._pass_plan(self._direct_plans(reading, workers)), workers, log, on_progress)
 
-    def _pass_plan(self) -> PassPlan:
+    def _direct_plans(self, reading: Reading, workers: int) -> Mapping[Pair, DirectPlan]:
+        """What is evaluated token by token; a pass comes first where a rule needs the order of a batch."""
+        device, plans = choose_device(self.options.device), {}
+        for pair in self.pairs:
+            direct = {n: c for n, c in self._corrections_on(pair).items() if not is_streamed(c)}
+            rules = tuple(dict.fromkeys(rule for c in direct.values() for rule in c.batch_rules))
+            if direct:
+                cuts = batch_cuts(reading, pair.training, pair.rollout, rules, device, workers)
+                plans[pair] = DirectPlan(direct, cuts, keeps_values(self.dump))
+        return plans
+
+    def _pass_plan(self, direct: Mapping[Pair, DirectPlan]) -> PassPlan:
         first, starts = 0, []
         for info in self.dump.infos:
             starts.append(first)
             first += info.rows
         device = choose_device(self.options.device)
-        return PassPlan(self.plans, self.primary, self.sample_stride, starts, device)
+        return PassPlan(self.plans, self.primary, self.sample_stride, starts, device, direct)
 
     def evidence(self, state: PassState) -> Mapping[Pair, Evidence]:
         common = state.common.columns()

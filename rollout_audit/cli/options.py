@@ -29,7 +29,10 @@ __all__ = [
 ]
 
 
-TRAINERS_HELP = "One of verl, verl-2026-01, verl-2025-10, miles, slime, trl, nemo-rl, openrlhf, open-instruct."
+TRAINERS_HELP = (
+    "One of verl, verl-2026-01, verl-2025-10, miles, slime, trl, nemo-rl, openrlhf, open-instruct, skyrl, areal, roll, "
+    "ms-swift, prime-rl."
+)
 """As the table of trainers, without loading it: a test holds them equal"""
 
 CHUNK_TOKENS = 2**19

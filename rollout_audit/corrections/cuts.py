@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from rollout_audit.corrections.model import Bound, Rule, Statistic, Weight
+from rollout_audit.corrections.model import Aggregation, Bound, Rule, Sign, Statistic, Weight
 from rollout_audit.errors import ConfigError
 
 __all__ = [
@@ -20,6 +20,8 @@ __all__ = [
     "Interval",
     "at_least",
     "at_most",
+    "has_interval",
+    "is_interval",
     "k3_roots",
     "ratio_interval",
     "token_interval",
@@ -78,11 +80,27 @@ def weight_interval(weight: Weight) -> Interval:
     return _open_beyond(ratio_interval(lower, upper), weight.clamp)
 
 
+_MONOTONE = (Statistic.RATIO, Statistic.K1)
+_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
+
+
+def has_interval(rule: Rule) -> bool:
+    """Whether the rule looks at single tokens, and lets an interval of d through."""
+    from_zero = rule.upper is not None and (rule.lower or 0.0) <= 0
+    one_piece = rule.statistic in _MONOTONE or (rule.statistic in _CONVEX and from_zero)
+    return one_piece and rule.aggregation is Aggregation.TOKEN
+
+
+def is_interval(rule: Rule) -> bool:
+    """Whether the rule keeps exactly the tokens of an interval of d, whatever their advantage."""
+    return has_interval(rule) and rule.sign is Sign.ANY
+
+
 def token_interval(rule: Rule) -> Interval:
-    """The log-ratios that a token rule keeps.
+    """The log-ratios that a token rule keeps, whatever the advantage.
 
     Raises:
-        ConfigError: for a lower bound on k2, k3, |d| or exp |d|, which no interval can express, and for `prob_diff`.
+        ConfigError: for what no interval can express: a lower bound on k2, k3, |d| or exp |d|, differences.
     """
     return _open_beyond(_statistic_interval(rule), rule.clamp)
 
@@ -95,12 +113,15 @@ def _statistic_interval(rule: Rule) -> Interval:
             low = -math.inf if rule.upper is None else -rule.upper
             high = math.inf if rule.lower is None else -rule.lower
             return Interval(low, high)
-        case Statistic.PROB_DIFF:
-            raise ConfigError(rule.name, rule.upper, "a probability difference is no interval of the log-ratio")
+        case Statistic.PROB_DIFF | Statistic.RATIO_DISTANCE:
+            raise ConfigError(rule.name, rule.upper, "is no interval of the log-ratio")
     if rule.upper is None or (rule.lower or 0.0) > 0:
         raise ConfigError(rule.name, (rule.lower, rule.upper), "takes one upper bound")
     if rule.statistic is Statistic.K3:
         return k3_roots(rule.upper)
+    if rule.statistic is Statistic.K3_REVERSE:
+        low, high = k3_roots(rule.upper)
+        return Interval(-high, -low)
     if rule.statistic in (Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR):
         limit = rule.upper if rule.statistic is Statistic.ABS_LOG_RATIO else _log_of_error(rule)
         return Interval(-limit, limit)

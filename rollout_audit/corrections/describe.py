@@ -12,7 +12,9 @@ from rollout_audit.corrections.model import (
     Level,
     Loss,
     Mode,
+    Over,
     Rule,
+    Sign,
     Statistic,
     Weight,
 )
@@ -32,13 +34,24 @@ _RATIO_OF_AGGREGATION = {
     Aggregation.SEQ_MAX: "every ρ of the sequence",
     Aggregation.SEQ_MIN: "some ρ of the sequence",
     Aggregation.SEGMENT_MEAN: "geometric ratio of the segment",
+    Aggregation.BATCH_MEAN: "geometric ratio of the batch",
 }
+_WHERE = {
+    Sign.ANY: "",
+    Sign.POSITIVE: " where A > 0",
+    Sign.NOT_POSITIVE: " where A ≤ 0",
+    Sign.NEGATIVE: " where A < 0",
+    Sign.NEGATIVE_MEAN: " where mean A of the response < 0",
+    Sign.OUTWARD: " where d·A > 0",
+}
+_OVER = {Over.EVERY: "", Over.REMAINING: ", over the tokens that the other rules leave"}
 _BOUND = {Bound.TRUNCATE: "capped at", Bound.CLIP: "clipped into", Bound.MASK: "0 outside"}
 
 
 def describe(correction: Correction) -> str:
     """One line: weight, rejection, veto, mode."""
-    parts = [_weight_text(correction.applied_weight), *(_rule_text(rule) for rule in correction.rules)]
+    rules = (_rule_text(rule) + _conditions(rule) for rule in correction.rules)
+    parts = [_weight_text(correction.applied_weight), *rules]
     if correction.veto is not None:
         parts.append(f"veto below ρ {correction.veto:g}")
     if correction.mode is Mode.BYPASS:
@@ -54,7 +67,11 @@ def effective_intervals(correction: Correction) -> list[str]:
     texts = []
     if weight.bound is not Bound.NONE:
         texts.append(f"{_RATIO_OF_LEVEL[weight.level]} {_weight_interval(weight)} in full")
-    return texts + [_rule_interval(rule) for rule in correction.all_rules]
+    return texts + [_rule_interval(rule) + _conditions(rule) for rule in correction.all_rules]
+
+
+def _conditions(rule: Rule) -> str:
+    return _WHERE[rule.sign] + _OVER[rule.over]
 
 
 def _weight_text(weight: Weight) -> str:
@@ -65,7 +82,12 @@ def _weight_text(weight: Weight) -> str:
         text += f" capped at {weight.upper:g}"
     elif weight.bound is not Bound.NONE:
         text += f" {_BOUND[weight.bound]} {_weight_interval(weight).removeprefix('in ')}"
-    return text + (", batch-normalised" if weight.normalise else "")
+    if weight.outside is not None:
+        text += f" only outside {_rule_interval(weight.outside)}{_conditions(weight.outside)}"
+    if weight.token_clamp is not None:
+        text += f", log-ratio of each token clamped to ±{weight.token_clamp:g}"
+    by_token = weight.level is Level.TOKEN
+    return text + ("" if by_token else _OVER[weight.over]) + (", batch-normalised" if weight.normalise else "")
 
 
 def _weight_interval(weight: Weight) -> str:
@@ -73,17 +95,25 @@ def _weight_interval(weight: Weight) -> str:
 
 
 def _rule_text(rule: Rule) -> str:
+    if rule.by_batch:
+        return _batch_text(rule)
     if rule.statistic in (Statistic.K1, Statistic.RATIO):
         return f"{rule.name} keeps ρ {_ratio_bounds(rule)}"
     return f"{rule.name} {_bounds_text(rule)}"
 
 
+def _batch_text(rule: Rule) -> str:
+    return f"largest {rule.statistic.value} of the batch removed until the mean is < {rule.upper:g}"
+
+
 def _rule_interval(rule: Rule) -> str:
+    if rule.by_batch:
+        return _batch_text(rule)
     where = _RATIO_OF_AGGREGATION[rule.aggregation]
     if rule.statistic in (Statistic.K1, Statistic.RATIO):
         return f"{where} {_ratio_bounds(rule)}"
     by_token = rule.aggregation in (Aggregation.TOKEN, Aggregation.SEQ_MAX)
-    if by_token and rule.upper is not None and rule.statistic is not Statistic.PROB_DIFF:
+    if by_token and rule.upper is not None and rule.lower is None and rule.statistic in _CONVEX:
         return f"{where} {_token_ratios(rule.statistic, rule.upper)}"
     return f"{rule.name} {_bounds_text(rule)}"
 
@@ -97,9 +127,14 @@ def _ratio_bounds(rule: Rule) -> str:
     return _interval(lower, math.inf if rule.lower is None else math.exp(-rule.lower))
 
 
+_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
+
+
 def _token_ratios(statistic: Statistic, upper: float) -> str:
     if statistic is Statistic.K3:
         low, high = k3_roots(upper)
+    elif statistic is Statistic.K3_REVERSE:
+        high, low = (-root for root in k3_roots(upper))
     elif statistic is Statistic.MULT_ERROR:
         return _interval(1 / upper, upper)
     else:

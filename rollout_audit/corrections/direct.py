@@ -7,12 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rollout_audit.corrections.cuts import Interval, ratio_interval, token_interval, weight_interval
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rows, Rule, Statistic, Weight
+from rollout_audit.corrections.batch_order import BatchOrder, keeps
+from rollout_audit.corrections.cuts import Interval, has_interval, ratio_interval, token_interval, weight_interval
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Level,
+    Over,
+    Rows,
+    Rule,
+    Sign,
+    Statistic,
+    Weight,
+)
 from rollout_audit.corrections.tokens import Tokens, k3, row_max, row_mean, row_min, row_sum, spread
+from rollout_audit.errors import MissingFieldError
 
 __all__ = [
     "Applied",
@@ -21,6 +35,7 @@ __all__ = [
     "kept_tokens",
     "level_log_ratio",
     "normalisation_factor",
+    "remaining_tokens",
     "rule_keeps",
     "statistic_bounds",
     "token_statistic",
@@ -31,14 +46,21 @@ __all__ = [
 class Applied:
     """A correction's weights at each stage and the tokens it leaves, all [tokens]."""
 
-    raw: Tensor
-    """exp of the level's log-ratio, unclamped"""
+    log_ratio: Tensor
+    """at the weight's level, unclamped"""
     bounded: Tensor
     normalised: Tensor
+    remaining: Tensor
+    """bool; what the rules over every token leave"""
     kept: Tensor
     """bool; rejected tokens keep their weight"""
     factor: Tensor
     """what batch normalisation divided by; 1 without it"""
+
+    @property
+    def raw(self) -> Tensor:
+        """exp of the level's log-ratio, unclamped"""
+        return self.log_ratio.exp()
 
 
 def apply(correction: Correction, tokens: Tokens, factor: Tensor | None = None) -> Applied:
@@ -46,36 +68,60 @@ def apply(correction: Correction, tokens: Tokens, factor: Tensor | None = None) 
 
     Args:
         correction: what to apply; in bypass mode with ppo_clip no weight multiplies the loss.
-        tokens: the whole batch, or a part of it where nothing is normalised or `factor` is given.
+        tokens: the whole batch, or a part of it where nothing is normalised or `factor` is given, and where no rule
+            needs the batch or `tokens.decided` answers for it.
         factor: [tokens] or scalar, the normalisation divisor of the batches that `tokens` is a part of.
+
+    Raises:
+        MissingFieldError: a rule asks for the sign of the advantages and there are none.
     """
     weight = correction.applied_weight
-    log_ratio = level_log_ratio(weight.level, tokens)
-    bounded = bounded_weight(weight, log_ratio)
+    remaining = remaining_tokens(correction, tokens)
+    log_ratio, bounded = _log_ratio_and_weight(weight, tokens, remaining)
     divisor = normalisation_factor(weight, bounded, tokens) if factor is None else factor
-    return Applied(log_ratio.exp(), bounded, bounded / divisor, kept_tokens(correction, tokens), divisor)
+    kept = _kept_of(correction, tokens, remaining)
+    return Applied(log_ratio, bounded, bounded / divisor, remaining, kept, divisor)
+
+
+def _log_ratio_and_weight(weight: Weight, tokens: Tokens, remaining: Tensor) -> tuple[Tensor, Tensor]:
+    """[tokens] the log-ratio at the weight's level; and the weight with clamp and bounds."""
+    part = tokens if weight.over is Over.EVERY else tokens.only(remaining)
+    log_ratio = _log_ratio_of(weight.level, part, tokens, weight.token_clamp)
+    bounded = bounded_weight(weight, log_ratio)
+    if weight.outside is not None:
+        acts = ~rule_keeps(weight.outside, tokens, remaining)
+        bounded = torch.where(acts, bounded, _clamped(log_ratio, weight.clamp).exp())
+    return log_ratio, bounded
 
 
 def level_log_ratio(level: Level, tokens: Tokens) -> Tensor:
     """[tokens] the log-ratio that a weight of this level exponentiates."""
-    d = tokens.log_ratio
+    return _log_ratio_of(level, tokens, tokens, None)
+
+
+def _log_ratio_of(level: Level, part: Tokens, tokens: Tokens, clamp: float | None) -> Tensor:
+    """[tokens] the same, summed or averaged over the tokens of `part` only."""
+    d = _clamped(part.log_ratio, clamp)
     match level:
         case Level.NONE:
-            return torch.zeros_like(d)
+            return torch.zeros_like(tokens.log_ratio)
         case Level.TOKEN:
-            return d
+            return _clamped(tokens.log_ratio, clamp)
         case Level.SEQUENCE:
-            return spread(row_sum(d, tokens.lengths), tokens.lengths)
+            return spread(row_sum(d, part.lengths), tokens.lengths)
         case Level.GEOMETRIC:
-            return spread(row_mean(d, tokens.lengths), tokens.lengths)
+            return spread(row_mean(d, part.lengths), tokens.lengths)
         case Level.SEGMENT:
-            return spread(row_mean(d, tokens.segment_lengths), tokens.segment_lengths)
+            return spread(row_mean(d, part.segment_lengths), tokens.segment_lengths)
+
+
+def _clamped(log_ratio: Tensor, clamp: float | None) -> Tensor:
+    return log_ratio if clamp is None else log_ratio.clamp(-clamp, clamp)
 
 
 def bounded_weight(weight: Weight, log_ratio: Tensor) -> Tensor:
     """[tokens] exp of the clamped log-ratio, then truncated, clipped or zeroed outside the bounds."""
-    clamped = log_ratio if weight.clamp is None else log_ratio.clamp(-weight.clamp, weight.clamp)
-    ratio = clamped.exp()
+    ratio = _clamped(log_ratio, weight.clamp).exp()
     inside = weight_interval(weight)
     below, above = log_ratio < inside.lower, log_ratio > inside.upper
     match weight.bound:
@@ -106,18 +152,72 @@ def normalisation_factor(weight: Weight, bounded: Tensor, tokens: Tokens) -> Ten
 
 def kept_tokens(correction: Correction, tokens: Tokens) -> Tensor:
     """[tokens] bool: what every rule and the veto leave."""
-    kept = torch.ones_like(tokens.log_ratio, dtype=torch.bool)
+    return _kept_of(correction, tokens, remaining_tokens(correction, tokens))
+
+
+def remaining_tokens(correction: Correction, tokens: Tokens) -> Tensor:
+    """[tokens] bool: what the rules over every token and the veto leave."""
+    remaining = torch.ones_like(tokens.log_ratio, dtype=torch.bool)
     for rule in correction.all_rules:
-        kept &= rule_keeps(rule, tokens)
+        if rule.over is Over.EVERY:
+            remaining &= rule_keeps(rule, tokens)
+    return remaining
+
+
+def _kept_of(correction: Correction, tokens: Tokens, remaining: Tensor) -> Tensor:
+    kept = remaining.clone()
+    for rule in correction.all_rules:
+        if rule.over is Over.REMAINING:
+            kept &= rule_keeps(rule, tokens, remaining)
     return kept
 
 
-def rule_keeps(rule: Rule, tokens: Tokens) -> Tensor:
-    """[tokens] bool: what one rule leaves; a sequence rule decides for the whole row."""
-    if rule.aggregation is Aggregation.TOKEN and rule.statistic is not Statistic.PROB_DIFF:
-        return _inside(tokens.log_ratio, token_interval(rule))
-    values, lengths = _aggregated(rule, tokens)
-    return spread(_inside(values, statistic_bounds(rule)), lengths)
+def rule_keeps(rule: Rule, tokens: Tokens, remaining: Tensor | None = None) -> Tensor:
+    """[tokens] bool: what one rule leaves; a sequence rule decides for the whole row.
+
+    `remaining` ([tokens] bool): what a rule over the remaining tokens aggregates.
+    """
+    part = tokens if remaining is None or rule.over is Over.EVERY else tokens.only(remaining)
+    if has_interval(rule):
+        inside = _inside(tokens.log_ratio, token_interval(rule))
+    elif rule.by_batch:
+        inside = tokens.decided[rule] if rule in tokens.decided else _smallest(rule, tokens)
+    elif rule.aggregation is Aggregation.TOKEN:
+        inside = _inside(token_statistic(rule, tokens), statistic_bounds(rule))
+    else:
+        values = _aggregated(rule, part)
+        units = tokens.segment_lengths if rule.aggregation is Aggregation.SEGMENT_MEAN else tokens.lengths
+        inside = spread(_inside(values, statistic_bounds(rule)), units)
+    return inside if rule.sign is Sign.ANY else inside | ~_has_sign(rule, tokens)
+
+
+def _has_sign(rule: Rule, tokens: Tokens) -> Tensor:
+    """[tokens] bool: where the advantage lets the rule remove anything; NaN never does."""
+    advantages = tokens.advantages
+    if advantages is None:
+        raise MissingFieldError(f"{rule.name} on the sign of the advantage needs advantages, which are not recorded")
+    match rule.sign:
+        case Sign.POSITIVE:
+            return advantages > 0
+        case Sign.NOT_POSITIVE:
+            return advantages <= 0
+        case Sign.NEGATIVE:
+            return advantages < 0
+        case Sign.NEGATIVE_MEAN:
+            return spread(row_mean(advantages, tokens.lengths) < 0, tokens.lengths)
+        case Sign.OUTWARD:
+            return tokens.log_ratio * advantages > 0
+        case Sign.ANY:
+            return torch.ones_like(advantages, dtype=torch.bool)
+
+
+def _smallest(rule: Rule, batch: Tokens) -> Tensor:
+    """[tokens] bool: the smallest values of a whole batch whose mean is below the bound (`batch_order`)."""
+    values = token_statistic(rule, batch).cpu().numpy()
+    places = np.zeros((len(values), 3), dtype=np.int64)
+    places[:, 2] = np.arange(len(values))
+    bound = np.inf if rule.upper is None else rule.upper
+    return torch.from_numpy(keeps(BatchOrder.of(bound, values, places).cut(), values, places)).to(batch.lengths.device)
 
 
 def statistic_bounds(rule: Rule) -> Interval:
@@ -131,7 +231,7 @@ def statistic_bounds(rule: Rule) -> Interval:
 
 def token_statistic(rule: Rule, tokens: Tokens) -> Tensor:
     """[tokens] the rule's statistic; the log-ratio itself for `ratio`."""
-    d = tokens.log_ratio if rule.clamp is None else tokens.log_ratio.clamp(-rule.clamp, rule.clamp)
+    d = _clamped(tokens.log_ratio, rule.clamp)
     match rule.statistic:
         case Statistic.K1:
             return -d
@@ -139,6 +239,8 @@ def token_statistic(rule: Rule, tokens: Tokens) -> Tensor:
             return d.square() / 2.0
         case Statistic.K3:
             return k3(d)
+        case Statistic.K3_REVERSE:
+            return k3(-d)
         case Statistic.RATIO:
             return d
         case Statistic.ABS_LOG_RATIO:
@@ -147,24 +249,24 @@ def token_statistic(rule: Rule, tokens: Tokens) -> Tensor:
             return d.abs().exp()
         case Statistic.PROB_DIFF:
             return tokens.training_log_probs.expm1() - tokens.rollout_log_probs.expm1()
+        case Statistic.RATIO_DISTANCE:
+            return d.expm1().abs()
 
 
-def _aggregated(rule: Rule, tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """The statistic per unit, and the number of tokens of each unit."""
+_BY_ROW = {
+    Aggregation.SEQ_SUM: row_sum,
+    Aggregation.SEQ_MEAN: row_mean,
+    Aggregation.SEQ_MAX: row_max,
+    Aggregation.SEQ_MIN: row_min,
+}
+
+
+def _aggregated(rule: Rule, tokens: Tokens) -> Tensor:
+    """[rows] or [segments] the statistic of each unit; an empty unit has the neutral element."""
     values = token_statistic(rule, tokens)
-    match rule.aggregation:
-        case Aggregation.TOKEN:
-            return values, torch.ones_like(values, dtype=torch.int64)
-        case Aggregation.SEGMENT_MEAN:
-            return row_mean(values, tokens.segment_lengths), tokens.segment_lengths
-        case Aggregation.SEQ_SUM:
-            return row_sum(values, tokens.lengths), tokens.lengths
-        case Aggregation.SEQ_MEAN:
-            return row_mean(values, tokens.lengths), tokens.lengths
-        case Aggregation.SEQ_MAX:
-            return row_max(values, tokens.lengths), tokens.lengths
-        case Aggregation.SEQ_MIN:
-            return row_min(values, tokens.lengths), tokens.lengths
+    if rule.aggregation is Aggregation.SEGMENT_MEAN:
+        return row_mean(values, tokens.segment_lengths)
+    return _BY_ROW[rule.aggregation](values, tokens.lengths)
 
 
 def _inside(values: Tensor, interval: Interval) -> Tensor:

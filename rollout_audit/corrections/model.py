@@ -17,8 +17,10 @@ __all__ = [
     "Level",
     "Loss",
     "Mode",
+    "Over",
     "Rows",
     "Rule",
+    "Sign",
     "Statistic",
     "Weight",
 ]
@@ -62,6 +64,8 @@ class Statistic(StrEnum):
     """d² / 2"""
     K3 = "k3"
     """expm1(d) − d"""
+    K3_REVERSE = "k3_reverse"
+    """expm1(−d) + d: k3 with the policies exchanged"""
     RATIO = "ratio"
     """exp d; aggregated in log space: exp Σd, exp mean d, exp max d, exp min d"""
     ABS_LOG_RATIO = "abs_log_ratio"
@@ -70,6 +74,8 @@ class Statistic(StrEnum):
     """exp |d|: NeMo-RL's multiplicative error"""
     PROB_DIFF = "prob_diff"
     """π − μ, in probability"""
+    RATIO_DISTANCE = "ratio_distance"
+    """|exp d − 1|: twice the total variation, on average over samples of μ"""
 
 
 class Aggregation(StrEnum):
@@ -81,6 +87,8 @@ class Aggregation(StrEnum):
     SEQ_MIN = "seq_min"
     SEGMENT_MEAN = "segment_mean"
     """mean over the run of mask 1 that holds the token; removes that run"""
+    BATCH_MEAN = "batch_mean"
+    """mean over the batch: the largest values go until the mean of the rest is below the bound (strict; M2PO)"""
 
     @property
     def per_row(self) -> bool:
@@ -97,11 +105,38 @@ class Rows(StrEnum):
     """all responses; one without a valid token counts as weight 0 (mis.py of slime and miles)"""
 
 
+class Sign(StrEnum):
+    """The advantages A at which a rule can remove anything; elsewhere it keeps what it is asked about."""
+
+    ANY = "any"
+    POSITIVE = "positive"
+    """A > 0 of the token"""
+    NOT_POSITIVE = "not_positive"
+    """A ≤ 0 of the token"""
+    NEGATIVE = "negative"
+    """A < 0 of the token"""
+    NEGATIVE_MEAN = "negative_mean"
+    """mean A < 0 of the response"""
+    OUTWARD = "outward"
+    """d · A > 0: where the update would push the ratio further from 1"""
+
+
+class Over(StrEnum):
+    """Which tokens a sum, mean or extreme is taken over."""
+
+    EVERY = "every"
+    """all valid tokens"""
+    REMAINING = "remaining"
+    """those that the rules over every token leave; a response with none has log-ratio 0"""
+
+
 class Denominator(StrEnum):
     """What the loss divides by after rejection."""
 
     KEPT = "kept"
     """tokens that are left (verl)"""
+    REMAINING = "remaining"
+    """tokens that the rules over every token leave (AReaL after M2PO)"""
     ORIGINAL = "original"
     """all valid tokens (slime, miles, TRL, …)"""
 
@@ -119,12 +154,53 @@ class Loss(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """Keep where lower ≤ statistic ≤ upper, both inclusive and in the statistic's own units.
+
+    For `k1` these are log units: verl's "0.5_2.0" is lower = log 0.5, upper = log 2. `clamp` bounds |d| of each
+    token before the statistic is taken. `sign`: where the rule can remove anything. `over`: which tokens an
+    aggregate is taken over.
+    """
+
+    statistic: Statistic
+    aggregation: Aggregation
+    lower: float | None = None
+    upper: float | None = None
+    clamp: float | None = SAFETY_CLAMP
+    sign: Sign = Sign.ANY
+    over: Over = Over.EVERY
+
+    def __post_init__(self) -> None:
+        if self.lower is None and self.upper is None:
+            raise ConfigError(self.name, None, "a rejection rule needs a bound")
+        if self.lower is not None and self.upper is not None and self.lower > self.upper:
+            raise ConfigError(self.name, (self.lower, self.upper), "lower bound above the upper bound")
+        if self.statistic is Statistic.MULT_ERROR and self.clamp is not None:
+            raise ConfigError(self.name, self.clamp, "a clamp is not defined for it; give clamp=None")
+        if self.by_batch and (self.upper is None or self.lower is not None or self.over is Over.REMAINING):
+            raise ConfigError(self.name, (self.lower, self.upper), "takes one upper bound, over every token")
+
+    @property
+    def name(self) -> str:
+        """The name verl's option has where it has one: `token_k1`, `seq_mean_k3`."""
+        return f"{self.aggregation.value}_{self.statistic.value}"
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether the rule needs all tokens of a batch to decide on one of them."""
+        return self.aggregation is Aggregation.BATCH_MEAN
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """Importance weight: level, then clamp of the log-ratio, then bounds, then batch normalisation.
 
     `lower` and `upper` bound the ratio. `clamp` bounds |log-ratio| before exp, after the sum at sequence level;
     None leaves it alone. `normalise` divides by the mean weight over the valid tokens before rejection (token,
     segment) or over the sequences that `mean_over` names (sequence, geometric).
+
+    `token_clamp` bounds |d| of each token before the sum or mean. `over`: which tokens these are taken over. The
+    bounds act only on responses that `outside` would remove, everywhere without it.
     """
 
     level: Level = Level.NONE
@@ -134,6 +210,9 @@ class Weight:
     normalise: bool = False
     clamp: float | None = SAFETY_CLAMP
     mean_over: Rows = Rows.SCORED
+    token_clamp: float | None = None
+    over: Over = Over.EVERY
+    outside: Rule | None = None
 
     def __post_init__(self) -> None:
         for key, value in (("lower", self.lower), ("upper", self.upper)):
@@ -143,34 +222,9 @@ class Weight:
             raise ConfigError("lower", self.lower, f"above the upper bound {self.upper!r}")
         if self.bound is not Bound.NONE and self.upper is None and self.lower is None:
             raise ConfigError("upper", None, f"bound mode {self.bound.value} needs a bound")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Keep where lower ≤ statistic ≤ upper, both inclusive and in the statistic's own units.
-
-    For `k1` these are log units: verl's "0.5_2.0" is lower = log 0.5, upper = log 2. `clamp` bounds |d| of each
-    token before the statistic is taken.
-    """
-
-    statistic: Statistic
-    aggregation: Aggregation
-    lower: float | None = None
-    upper: float | None = None
-    clamp: float | None = SAFETY_CLAMP
-
-    def __post_init__(self) -> None:
-        if self.lower is None and self.upper is None:
-            raise ConfigError(self.name, None, "a rejection rule needs a bound")
-        if self.lower is not None and self.upper is not None and self.lower > self.upper:
-            raise ConfigError(self.name, (self.lower, self.upper), "lower bound above the upper bound")
-        if self.statistic is Statistic.MULT_ERROR and self.clamp is not None:
-            raise ConfigError(self.name, self.clamp, "a clamp is not defined for it; give clamp=None")
-
-    @property
-    def name(self) -> str:
-        """The name verl's option has where it has one: `token_k1`, `seq_mean_k3`."""
-        return f"{self.aggregation.value}_{self.statistic.value}"
+        outside = self.outside
+        if outside is not None and not (outside.aggregation.per_row and outside.sign is Sign.ANY):
+            raise ConfigError("outside", outside.name, "must decide on whole responses, whatever the advantage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +258,13 @@ class Correction:
             return self.rules
         veto = Rule(Statistic.K1, Aggregation.SEQ_MAX, upper=-math.log(self.veto), clamp=None)
         return (*self.rules, veto)
+
+    @property
+    def batch_rules(self) -> tuple[Rule, ...]:
+        """The rules that need all tokens of a batch to decide on one of them."""
+        return tuple(rule for rule in self.rules if rule.by_batch)
+
+    @property
+    def needs_advantages(self) -> bool:
+        """Whether the dump must record advantages for this to be evaluated."""
+        return any(rule.sign is not Sign.ANY for rule in self.rules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,13 @@ class Packed:
         """int64 [segments] length of each run of mask 1."""
         return torch.from_numpy(_segment_lengths(self.flat, self.lengths)).to(self.device)
 
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """[tokens, 3] file, row in the file and position in the row of each valid token."""
+        row = np.repeat(np.arange(self.chunk.rows), self.lengths)
+        position = self.flat - self.chunk.offsets[row]
+        return np.stack([np.full(len(row), self.chunk.file), self.chunk.row_numbers[row], position], axis=1)
+
     def column(self, name: str) -> Tensor:
         """float64 [tokens] a token column of the chunk on the device."""
         values: NDArray[np.floating[Any]] = getattr(self.chunk, name)
@@ -57,6 +64,11 @@ class Packed:
             response_lengths=torch.from_numpy(np.diff(self.chunk.offsets)).to(self.device),
             rewards=None if rewards is None else torch.from_numpy(rewards).to(self.device),
         )
+
+    def masked(self, training: str) -> Tokens:
+        """The positions under a mask of 0 in the same shape; whatever stands there."""
+        excluded = replace(self.chunk, response_mask=~self.chunk.response_mask)
+        return Packed(excluded, self.device).tokens(training)
 
 
 def _segment_lengths(flat: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from rollout_audit.corrections.model import Rule
 
 __all__ = ["SERIES_BELOW", "Tokens", "k3", "row_max", "row_mean", "row_min", "row_sum", "spread"]
 
@@ -36,6 +41,10 @@ class Tokens:
     """int64 [rows] all positions of each response, masked ones too: what a trainer pads to"""
     rewards: Tensor | None = None
     """float64 [rows]"""
+    masked: Tokens | None = None
+    """positions under a mask of 0, for the one trainer whose figures count them; nothing else may look"""
+    decided: Mapping[Rule, Tensor] = field(default_factory=dict)
+    """rule over the whole batch → [tokens] bool, what it leaves here: where these are only a part of the batch"""
 
     @cached_property
     def log_ratio(self) -> Tensor:
@@ -45,6 +54,19 @@ class Tokens:
     @property
     def rows(self) -> int:
         return self.lengths.shape[0]
+
+    def only(self, chosen: Tensor) -> Tokens:
+        """The batch with only the tokens where `chosen` ([tokens] bool) is true; rows and segments may be empty."""
+        hits = chosen.to(torch.float64)
+        return replace(
+            self,
+            lengths=row_sum(hits, self.lengths).long(),
+            training_log_probs=self.training_log_probs[chosen],
+            rollout_log_probs=self.rollout_log_probs[chosen],
+            segment_lengths=row_sum(hits, self.segment_lengths).long(),
+            advantages=None if self.advantages is None else self.advantages[chosen],
+            decided={rule: left[chosen] for rule, left in self.decided.items()},
+        )
 
 
 def k3(log_ratio: Tensor) -> Tensor:

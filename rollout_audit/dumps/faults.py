@@ -132,7 +132,6 @@ def check_tokens(
     """
     if not len(mask):
         return
-    everywhere = bool(mask.all())
     for column in columns.values():
         other = columns[column.other].values if column.other else None
         yield from _check_range(column, mask, offsets)
@@ -140,7 +139,7 @@ def check_tokens(
             constant = _constant_rows(column.values, other, mask, offsets)
             yield from _constant_faults(column, constant)
             rest = without_rows(mask, constant, offsets)
-            yield from _check_zeros(column, other, rest, offsets, everywhere=everywhere and rest is mask)
+            yield from _check_zeros(column, other, rest, offsets)
             yield from _check_minus_one(column, other, mask, offsets)
 
 
@@ -183,18 +182,24 @@ def _constant_rows(
     offsets: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Rows whose every valid token is 0.0 while the other side is clearly not certain."""
-    zero = (values == 0) | ~mask
-    filled = np.flatnonzero(np.diff(offsets) >= _MIN_CONSTANT)
-    rows = filled[zero[offsets[filled]] & zero[offsets[filled + 1] - 1]]  # cheap: few are 0.0 at both ends
-    return np.array([row for row in rows if _is_constant(zero, other, mask, *offsets[row : row + 2])], np.int64)
+    rows = np.flatnonzero(np.diff(offsets) >= _MIN_CONSTANT)
+    first, last = offsets[rows], offsets[rows + 1] - 1
+    at_both_ends = ((values[first] == 0) | ~mask[first]) & ((values[last] == 0) | ~mask[last])
+    rows = rows[at_both_ends]  # cheap: few are 0.0 at both ends
+    return np.array([row for row in rows if _is_constant(values, other, mask, *offsets[row : row + 2])], np.int64)
 
 
 def _is_constant(
-    zero: NDArray[np.bool_], other: NDArray[np.floating[Any]], mask: NDArray[np.bool_], start: int, end: int
+    values: NDArray[np.floating[Any]],
+    other: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    start: int,
+    end: int,
 ) -> bool:
-    if not zero[start:end].all():
+    valid = mask[start:end]
+    if values[start:end][valid].any():
         return False
-    compared = other[start:end][mask[start:end]].astype(np.float64)
+    compared = other[start:end][valid].astype(np.float64)
     lowest, mean = _CONSTANT_OTHER
     return len(compared) >= _MIN_CONSTANT and bool(compared.min() < lowest and compared.mean() < mean)
 
@@ -219,15 +224,11 @@ def _check_zeros(
     other: NDArray[np.floating[Any]],
     mask: NDArray[np.bool_],
     offsets: NDArray[np.int64],
-    *,
-    everywhere: bool,
 ) -> Iterator[Fault]:
-    suspect = (column.values == 0) & (other < -1)
-    if not everywhere:
-        suspect &= mask
-    if not suspect.any():
+    places = np.flatnonzero(column.values == 0)
+    places = places[mask[places] & (other[places] < -1)]
+    if not len(places):
         return
-    places = np.flatnonzero(suspect)
     chosen = places[_in_runs(places, offsets, 2)]
     rest = np.setdiff1d(places, chosen, assume_unique=True)
     whole = [_zero_row(column.values, mask, offsets, row) for row in np.unique(rows_of(rest, offsets))]
@@ -249,10 +250,10 @@ def _zero_row(
 def _check_minus_one(
     column: TokenColumn, other: NDArray[np.floating[Any]], mask: NDArray[np.bool_], offsets: NDArray[np.int64]
 ) -> Iterator[Fault]:
-    suspect = column.values == -1
-    if not suspect.any():
+    places = np.flatnonzero(column.values == -1)
+    places = places[mask[places]]
+    if not len(places):
         return
-    places = np.flatnonzero(suspect & mask)
     gap = np.abs(other[places].astype(np.float64) + 1.0)
     apart = places[gap > _RUN_GAP]
     runs = apart[_in_runs(apart, offsets, _MINUS_ONES)]

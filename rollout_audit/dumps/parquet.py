@@ -24,6 +24,9 @@ __all__ = ["ParquetSource"]
 _BOUNDED: dict[str, Any] = {"pre_buffer": False, "buffer_size": 2**20}
 """Without these pyarrow holds the compressed bytes of a whole row group; the speed is the same."""
 
+_SIDE_BY_SIDE: dict[str, Any] = {"use_threads": False}
+"""Row groups are read side by side by threads of ours; pyarrow's own would take a fifth more processor time."""
+
 
 class ParquetSource:
     """One Parquet file. Opening it reads the footer and nothing else.
@@ -92,7 +95,7 @@ class ParquetSource:
     def _group(self, parquet: Any, group: int, wanted: list[str], batch_rows: int) -> Iterator[Batch]:
         first = self._starts[group]
         try:
-            for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=wanted):
+            for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=wanted, **_SIDE_BY_SIDE):
                 columns = {name: self._column(batch, name) for name in wanted}
                 yield Batch(np.arange(first, first + batch.num_rows, dtype=np.int64), columns)
                 first += batch.num_rows

@@ -1,4 +1,4 @@
-"""Chunks mapped on local threads: one reads ahead, the others compute, results come back in order."""
+"""Work mapped on local threads; results come back in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import TypeVar
 
 __all__ = ["default_workers", "map_in_order"]
@@ -24,22 +23,18 @@ def default_workers() -> int:
 def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
     """The results in the order of the items, whichever thread finishes first.
 
-    At most `workers` + 2 items are alive at a time, so memory is bounded by the item, not by the input. What
-    `items` raises is raised here.
+    At most twice as many results as workers wait to be taken, so memory is bounded by the item, not by the input.
+    The first error in the order of the items is raised; items not yet begun are then left.
     """
-    source = iter(items)
-    with ThreadPoolExecutor(1, "reader") as reader, ThreadPoolExecutor(workers, "worker") as pool:
+    with ThreadPoolExecutor(workers, "worker") as pool:
         waiting: deque[Future[Result]] = deque()
-        ahead = reader.submit(_take, source)
-        while batch := ahead.result():
-            ahead = reader.submit(_take, source)
-            waiting.append(pool.submit(function, batch[0]))
-            if len(waiting) > workers:
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        for future in waiting:
-            yield future.result()
-
-
-def _take(source: Iterator[Item]) -> list[Item]:
-    """The next item in a list; an empty list at the end."""
-    return list(islice(source, 1))
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -9,8 +9,9 @@ Compiled on first use and cached beside the module (or where NUMBA_CACHE_DIR say
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -55,7 +56,10 @@ CLAMPED_SUMS = ("sum_d", "sum_abs_d", "sum_k2", "sum_k3")
 
 @dataclass(frozen=True)
 class RowPass:
-    """What the first loop leaves: columns [rows], and for each valid token its log-ratio, cell and u."""
+    """What the first loop leaves: columns [rows], and for each valid token its log-ratio, cell and u.
+
+    The token arrays are the thread's own scratch: the next `row_pass` on it writes over them.
+    """
 
     columns: dict[str, Floats]
     log_ratio: Floats
@@ -75,6 +79,31 @@ class BinnedTokens:
     counts: Ints
     sum_u: Floats
     sum_u_sq: Floats
+
+
+@dataclass
+class _Scratch(threading.local):
+    """Token arrays that each thread keeps: fresh pages cost as much as the arithmetic done on them."""
+
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def array(self, name: str, size: int, dtype: type = np.float64) -> NDArray[Any]:
+        """An array of at least that size, of which the first `size` are handed out, whatever they hold."""
+        held = self.arrays.get(name)
+        if held is None or len(held) < size:
+            self.arrays[name] = held = np.empty(size + size // 8, dtype=dtype)
+        return held[:size]
+
+    def widened(self, name: str, values: NDArray[Any]) -> Floats:
+        """The values as contiguous float64."""
+        if values.dtype == np.float64 and values.flags.c_contiguous:
+            return values
+        wide = self.array(name, len(values))
+        wide[:] = values
+        return wide
+
+
+_scratch = _Scratch()
 
 
 @cache
@@ -116,10 +145,12 @@ def row_pass(
     sums = np.empty((rows, len(SUMS)))
     clamped = np.empty((rows, len(clamps), len(CLAMPED_SUMS)))
     counted = np.zeros((rows, len(intervals)))
-    log_ratio, cell, u = np.empty(tokens), np.empty(tokens, dtype=np.int32), np.empty(tokens)
+    log_ratio, u = _scratch.array("log_ratio", tokens), _scratch.array("u", tokens)
+    cell = _scratch.array("cell", tokens, np.int32)
     worst_at, worst_abs = np.full(keep_worst, -1), np.zeros(keep_worst)
+    pi, mu = _scratch.widened("training", training), _scratch.widened("rollout", rollout)
     _kernels().rows(
-        _wide(training), _wide(rollout), mask, offsets, *tables, np.asarray(clamps), intervals,
+        pi, mu, mask, offsets, *tables, np.asarray(clamps), intervals,
         sums, clamped, counted, log_ratio, cell, u, worst_at, worst_abs,
     )  # fmt: skip
     columns = {name: np.ascontiguousarray(sums[:, i]) for i, name in enumerate(SUMS)}
@@ -127,10 +158,6 @@ def row_pass(
         columns |= {f"{name}@{clamp:g}": clamped[:, j, i].copy() for i, name in enumerate(CLAMPED_SUMS)}
     columns |= {f"kept_{i}": counted[:, i].copy() for i in range(len(intervals))}
     return RowPass(columns, log_ratio, cell, u, worst_at[worst_at >= 0])
-
-
-def _wide(values: NDArray[Any]) -> Floats:
-    return np.ascontiguousarray(values, dtype=np.float64)
 
 
 def bin_tokens(found: RowPass, row_order: Ints, row_ends: Ints, group_ends: Ints, cells: int) -> BinnedTokens:

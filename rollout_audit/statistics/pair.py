@@ -130,7 +130,7 @@ def _by_loops(packed: Packed, training: str, rollout: str, plan: PairPlan) -> Pa
     row_class = _row_class(rows, plan.filters).numpy()
     values = TokenValues([], len(found.u))
     if plan.keep_values:
-        values = _values(plan, found.log_ratio, np.repeat(chunk.steps, lengths), np.repeat(row_class, lengths))
+        values = _values(plan, found.log_ratio.copy(), np.repeat(chunk.steps, lengths), np.repeat(row_class, lengths))
     return PairState(
         rows=RowTable([found.columns]),
         cells=_binned(found, lengths, chunk.steps, row_class, plan),

@@ -10,19 +10,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import EVERYTHING, Interval, token_interval
-from rollout_audit.corrections.model import Aggregation, Correction, Level, Rule, Statistic
+from rollout_audit.corrections.cuts import EVERYTHING, Interval, is_interval, token_interval
+from rollout_audit.corrections.model import Correction, Level, Over, Rule, Sign, Statistic
 from rollout_audit.statistics.grid import CellGrid
 from rollout_audit.statistics.population import pieces
 
-__all__ = ["PairPlan", "is_interval", "partial_rules", "rejection_interval", "unordered_rules"]
+__all__ = ["PairPlan", "is_streamed", "partial_rules", "rejection_interval", "unordered_rules"]
 
 Rules = tuple[Rule, ...]
-
-
-def is_interval(rule: Rule) -> bool:
-    """Whether the rule keeps exactly the tokens of an interval of d."""
-    return rule.aggregation is Aggregation.TOKEN and rule.statistic is not Statistic.PROB_DIFF
 
 
 def rejection_interval(correction: Correction) -> Interval:
@@ -38,6 +33,22 @@ def unordered_rules(correction: Correction) -> Rules:
 def partial_rules(correction: Correction) -> Rules:
     """The rules that can take part of a row; the others take it whole or leave it."""
     return tuple(rule for rule in correction.all_rules if not rule.aggregation.per_row)
+
+
+NOT_IN_ROWS = (Statistic.K3_REVERSE, Statistic.RATIO_DISTANCE)
+"""Statistics of which a row keeps neither sum nor extreme"""
+
+
+def is_streamed(correction: Correction) -> bool:
+    """Whether intervals of d, rows and single tokens say all of it; else it is evaluated chunk by chunk (`direct`)."""
+    weight = correction.applied_weight
+    plain = weight.over is Over.EVERY and weight.token_clamp is None and weight.outside is None
+    return plain and all(map(_is_streamed, correction.all_rules))
+
+
+def _is_streamed(rule: Rule) -> bool:
+    in_rows = not rule.aggregation.per_row or rule.statistic not in NOT_IN_ROWS
+    return in_rows and rule.sign is Sign.ANY and rule.over is Over.EVERY and not rule.by_batch
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ def _row_sum_statistic(statistic: Statistic, rows: Columns, at: str) -> Tensor:
             return rows["sum_exp_abs_d"]
         case Statistic.PROB_DIFF:
             return rows["sum_prob_diff"]
+    raise ValueError(f"rows keep no sum of {statistic.value}")
 
 
 def _row_extreme(rule: Rule, rows: Columns) -> tuple[Tensor, Tensor]:

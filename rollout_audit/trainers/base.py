@@ -106,6 +106,8 @@ class Trainer(Generic[C]):
     """keys of older versions"""
     optional: frozenset[str] = frozenset()
     """further keys, whose absence is not the same as any value"""
+    counts_masked: bool = False
+    """whether `row_columns` wants the positions under a mask of 0 as well (`tokens.masked`)"""
 
     def configure(self, source: ConfigSource) -> C:
         """Settings from a dict, JSON, a file, `key=value,…` or flags, parsed (ConfigError, UsageError)."""

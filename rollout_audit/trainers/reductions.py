@@ -28,6 +28,7 @@ __all__ = [
     "smallest",
     "summarise",
     "token_mean",
+    "token_std",
     "unbiased_std",
 ]
 
@@ -93,6 +94,20 @@ def row_order(per_row: Rows, tokens: Rows) -> OrderStatistics:
     ascending = np.argsort(per_row, kind="stable")
     ends = np.cumsum(tokens[ascending])
     return lambda ranks: per_row[ascending[np.searchsorted(ends, ranks, side="right")]]
+
+
+def token_std(sums: Rows, within: Rows, tokens: Rows, zeros: float = 0.0) -> Figure:
+    """Standard deviation with n − 1 of a value over the valid tokens, and over `zeros` positions of value 0.
+
+    `sums` and `within` are [rows] Σx and Σ(x − mean of the row)².
+    """
+    valid = tokens > 0
+    n, total = float(tokens.sum()) + zeros, sums.sum()
+    if n < 2:
+        return Absent("n < 2")
+    center = total / n
+    between = tokens[valid] * (sums[valid] / tokens[valid] - center) ** 2
+    return float(np.sqrt((within.sum() + between.sum() + zeros * center**2) / (n - 1)))
 
 
 NO_TOKEN = Absent("no valid token")

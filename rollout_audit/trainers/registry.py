@@ -20,6 +20,11 @@ TRAINERS: dict[str, str] = {
     "nemo-rl": "nemo_rl",
     "openrlhf": "openrlhf",
     "open-instruct": "open_instruct",
+    "skyrl": "skyrl",
+    "areal": "areal",
+    "roll": "roll",
+    "ms-swift": "ms_swift",
+    "prime-rl": "prime_rl",
 }
 """name → module of this package, which holds it as `TRAINER`"""
 

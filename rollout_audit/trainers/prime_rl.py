@@ -1,0 +1,237 @@
+"""prime-rl, August 2026: `trainer.loss`, the current policy against the inference engine, nothing recomputed.
+
+Source: reference/trainers.md 4 (src/prime_rl/trainer/rl/loss.py), conformance/MORE.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollout_audit.corrections.direct import kept_tokens, rule_keeps
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Correction,
+    Denominator,
+    Level,
+    Loss,
+    Mode,
+    Rule,
+    Sign,
+    Statistic,
+    Weight,
+)
+from rollout_audit.corrections.tokens import Tokens, k3, row_sum
+from rollout_audit.errors import ConfigError
+from rollout_audit.statistics.metrics import Figure, Metrics
+from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.columns import counted, described
+from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, mean, summarise, token_std
+from rollout_audit.trainers.settings import Settings, number
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+__all__ = ["TRAINER"]
+
+DEFAULTS: dict[str, object] = {
+    "type": "default",
+    "dppo_mask_low": 0.2,
+    "dppo_mask_high": 0.2,
+    "ipo_threshold": 0.1,
+    "adv_tau": 1.0,
+    "kl_tau": 1e-3,
+}
+TYPES: dict[str | None, bool] = {"default": True, "ipo": False}
+"""whether the mask looks at the sign of the advantage"""
+
+QUIRKS = (
+    Quirk(
+        "current_policy",
+        "The ratio is of the current weights to the inference engine, so it holds the lag of asynchronous training "
+        "beside the mismatch of the engines.",
+        "reference/trainers.md 4B",
+    ),
+    Quirk(
+        "mask_by_probability",
+        "Tokens are masked by the difference of probabilities: a rare token may change manyfold and stay.",
+        "reference/trainers.md 4A",
+    ),
+    Quirk(
+        "zero_advantage",
+        "An advantage of 0 takes the low side of the mask.",
+        "reference/trainers.md QUIRKS 18",
+    ),
+    Quirk(
+        "masked_tokens_keep_kl",
+        "Masked tokens lose their policy gradient only: the squared log-ratio term stays on them.",
+        "reference/trainers.md 4A",
+    ),
+    Quirk(
+        "original_denominator",
+        "The loss is divided by all tokens of the batch, masked ones too.",
+        "reference/trainers.md 4A",
+    ),
+    Quirk(
+        "row_means",
+        "is_masked, masked_mismatch_kl and their like are one value a response, 0 where it has no such token, "
+        "averaged over all rows; mismatch_kl/all is over tokens.",
+        "conformance/MORE.md, prime-rl",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PrimeRlConfig:
+    """A parsed `trainer.loss`."""
+
+    signed: bool
+    low: float
+    high: float
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The mask by probability difference; the high side first."""
+        if not self.signed:
+            return (Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -self.low, self.high),)
+        high = Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, None, self.high, sign=Sign.POSITIVE)
+        low = Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -self.low, None, sign=Sign.NOT_POSITIVE)
+        return high, low
+
+
+def parse(raw: Mapping[str, object]) -> PrimeRlConfig:
+    """Flat settings → configuration (ConfigError: a threshold below 0, an unknown type; `custom` is no data)."""
+    settings = Settings.read(raw, DEFAULTS)
+    signed = settings.choice("type", TYPES)
+    for key in ("adv_tau", "kl_tau"):
+        _not_negative(settings, key)
+    if not signed:
+        threshold = _not_negative(settings, "ipo_threshold")
+        return PrimeRlConfig(signed, threshold, threshold)
+    return PrimeRlConfig(signed, _not_negative(settings, "dppo_mask_low"), _not_negative(settings, "dppo_mask_high"))
+
+
+def _not_negative(settings: Settings, key: str) -> float:
+    value = number(key, settings.values[key])
+    if value < 0:
+        raise ConfigError(key, settings.values[key], "must not be negative")
+    return value
+
+
+def correction(config: PrimeRlConfig) -> Correction:
+    """What the configuration does, in the tool's vocabulary: the ratio itself as the weight, and the mask."""
+    return Correction(
+        weight=Weight(Level.TOKEN, clamp=None),
+        rules=config.rules,
+        denominator=Denominator.ORIGINAL,
+        mode=Mode.BYPASS,
+        loss=Loss.REINFORCE,
+    )
+
+
+def warnings(config: PrimeRlConfig) -> tuple[str, ...]:
+    """Thresholds that no difference of probabilities can reach."""
+    signed = {"dppo_mask_high": config.high, "dppo_mask_low": config.low}
+    named = signed if config.signed else {"ipo_threshold": config.high}
+    reason = "no two probabilities differ by so much"
+    return tuple(f"{key} = {value:.12g}: {reason}" for key, value in named.items() if value >= 1)
+
+
+def row_columns(tokens: Tokens, config: PrimeRlConfig) -> dict[str, Tensor]:
+    """float64 [rows] columns of one chunk; those of the mask only where it can be told."""
+    kl = k3(tokens.log_ratio)
+    columns = {"tokens": tokens.lengths.double(), **described("kl", kl, tokens.lengths)}
+    if config.signed and tokens.advantages is None:
+        return columns
+    masked = ~kept_tokens(correction(config), tokens)
+    columns["masked"] = counted(masked, tokens.lengths)
+    columns["masked_kl"] = row_sum(kl.masked_fill(~masked, 0.0), tokens.lengths)
+    columns["unmasked_kl"] = row_sum(kl.masked_fill(masked, 0.0), tokens.lengths)
+    return columns | (_signed_columns(tokens, config, masked) if config.signed else {})
+
+
+def _signed_columns(tokens: Tokens, config: PrimeRlConfig, masked: Tensor) -> dict[str, Tensor]:
+    assert tokens.advantages is not None
+    high, low = config.rules
+    hits = {
+        "masked_high": ~rule_keeps(high, tokens),
+        "masked_low": ~rule_keeps(low, tokens),
+        "masked_positive": masked & (tokens.advantages > 0),
+        "masked_negative": masked & (tokens.advantages <= 0),
+        "unsigned": tokens.advantages.isnan(),
+    }
+    return {name: counted(where, tokens.lengths) for name, where in hits.items()}
+
+
+def metrics(rows: Columns, config: PrimeRlConfig, order: OrderStatistics) -> Metrics:  # noqa: ARG001 - no percentile
+    """The values that pass prime-rl's W&B filter, of one batch."""
+
+    def compute() -> dict[str, Figure]:
+        return _mismatch(rows) | _mask(rows, config)
+
+    return summarise(rows, compute, "")
+
+
+def _mismatch(rows: Columns) -> dict[str, Figure]:
+    n = rows["tokens"]
+    return {
+        "mismatch_kl/all/mean": float(rows["kl"].sum() / n.sum()),
+        "mismatch_kl/all/max": largest(rows["kl.max"]),
+        "mismatch_kl/all/std": token_std(rows["kl"], rows["kl.within"], n),
+    }
+
+
+MASK_METRICS = ("is_masked", "masked_mismatch_kl", "unmasked_mismatch_kl")
+SIGNED_METRICS = ("is_masked_high", "is_masked_low", "masked_advantage_positive", "masked_advantage_negative")
+
+
+def _mask(rows: Columns, config: PrimeRlConfig) -> dict[str, Figure]:
+    """Mean and maximum over all B rows of one value a row."""
+    names = (*MASK_METRICS, *SIGNED_METRICS) if config.signed else MASK_METRICS
+    if config.signed and _advantages_missing(rows):
+        return {f"{name}/{how}": NEEDS_ADVANTAGES for name in names for how in ("mean", "max")}
+    per_row = _mask_rows(rows)
+    means: dict[str, Figure] = {f"{name}/mean": mean(per_row[name]) for name in names}
+    return means | {f"{name}/max": largest(per_row[name]) for name in names}
+
+
+def _advantages_missing(rows: Columns) -> bool:
+    """In some file, or in some row."""
+    return "unsigned" not in rows or not np.all(rows["unsigned"] == 0)
+
+
+def _mask_rows(rows: Columns) -> dict[str, NDArray[np.float64]]:
+    """[rows] shares and means of each response; 0 where there is no such token."""
+    n, masked = rows["tokens"], rows["masked"]
+    counts = {
+        "is_masked": (masked, n),
+        "masked_mismatch_kl": (rows["masked_kl"], masked),
+        "unmasked_mismatch_kl": (rows["unmasked_kl"], n - masked),
+    }
+    if "masked_high" in rows:
+        counts |= {
+            "is_masked_high": (rows["masked_high"], n),
+            "is_masked_low": (rows["masked_low"], n),
+            "masked_advantage_positive": (rows["masked_positive"], masked),
+            "masked_advantage_negative": (rows["masked_negative"], masked),
+        }
+    return {name: np.where(of > 0, sums / np.maximum(of, 1), 0.0) for name, (sums, of) in counts.items()}
+
+
+TRAINER: Trainer[PrimeRlConfig] = Trainer(
+    name="prime-rl",
+    version="2026-08",
+    defaults=DEFAULTS,
+    section=Section(("trainer", "loss")),
+    parse=parse,
+    correction=correction,
+    warnings=warnings,
+    row_columns=row_columns,
+    metrics=metrics,
+    quirks=QUIRKS,
+)

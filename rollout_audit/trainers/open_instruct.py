@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from rollout_audit.corrections.model import (
     Level,
     Mode,
     Rule,
+    Sign,
     Statistic,
     Weight,
 )
@@ -164,17 +165,26 @@ def correction(config: OpenInstructConfig) -> Correction:
 
 
 def _weight(config: OpenInstructConfig) -> Weight:
-    level = Level.GEOMETRIC if config.by_sequence else Level.TOKEN
+    weight = Weight(Level.TOKEN, clamp=CLAMP)
+    if config.by_sequence:
+        weight = Weight(Level.GEOMETRIC, clamp=None, token_clamp=CLAMP)
     if config.clamp.is_open:
-        return Weight(level, clamp=CLAMP)
-    return Weight(level, Bound.CLIP, config.clamp.lower, config.clamp.upper, clamp=CLAMP)
+        return weight
+    return replace(weight, bound=Bound.CLIP, lower=config.clamp.lower, upper=config.clamp.upper)
 
 
 def _rules(config: OpenInstructConfig) -> tuple[Rule, ...]:
-    if config.tv or config.mask.is_open:
+    if config.mask.is_open:
         return ()
+    if config.tv:
+        return (_tv_rule(config.mask),)
     aggregation = Aggregation.SEQ_MEAN if config.by_sequence else Aggregation.TOKEN
     return (Rule(Statistic.RATIO, aggregation, config.mask.lower, config.mask.upper, clamp=CLAMP),)
+
+
+def _tv_rule(mask: Band) -> Rule:
+    """Mean |ρ − 1| of the response; only tokens whose update would push the ratio further from 1 are dropped."""
+    return Rule(Statistic.RATIO_DISTANCE, Aggregation.SEQ_MEAN, mask.lower, mask.upper, CLAMP, Sign.OUTWARD)
 
 
 def warnings(config: OpenInstructConfig) -> tuple[str, ...]:
@@ -184,7 +194,7 @@ def warnings(config: OpenInstructConfig) -> tuple[str, ...]:
     if config.mask.is_open:
         return (f"{TV} = True: does nothing without {MASK_UPPER}",)
     if config.mask.lower is not None:
-        return (f"{MASK_LOWER} = {config.mask.lower:.12g}: with {TV} it drops tokens of rows that diverge too little",)
+        return (f"{MASK_LOWER} = {config.mask.lower:.12g}: with {TV} it drops tokens of rows that diverge little",)
     return ()
 
 

@@ -15,7 +15,18 @@ import torch
 
 from rollout_audit.corrections.cuts import weight_interval
 from rollout_audit.corrections.direct import kept_tokens
-from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Mode, Weight
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Denominator,
+    Level,
+    Mode,
+    Rule,
+    Sign,
+    Statistic,
+    Weight,
+)
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Absent, Figure, Metrics
@@ -129,31 +140,41 @@ def _mis(settings: Settings) -> mis.MisConfig:
 
 
 def correction(config: SlimeConfig) -> Correction:
-    """What the flags do, in the tool's vocabulary."""
-    if config.mis is not None:
+    """What the flags do, in the tool's vocabulary; OPSM where the rollout policy is its anchor."""
+    if config.mis is not None and config.mis.enabled:
         return mis.correction(config.mis)
     return Correction(
         weight=config.weight or Weight(),
+        rules=_opsm_rules(config),
         denominator=Denominator.ORIGINAL,
         mode=Mode.BYPASS if config.bypass else Mode.DECOUPLED,
     )
 
 
+def _opsm_rules(config: SlimeConfig) -> tuple[Rule, ...]:
+    """Drop tokens of A < 0 in responses whose mean log-ratio to the rollout policy is below −delta."""
+    if config.opsm_delta is None or not config.bypass:
+        return ()
+    return (Rule(Statistic.K1, Aggregation.SEQ_MEAN, None, config.opsm_delta, clamp=None, sign=Sign.NEGATIVE),)
+
+
 def warnings(config: SlimeConfig) -> tuple[str, ...]:
-    """A cap below 1, IcePop without a lower bound, OPSM without the rollout policy as its anchor."""
+    """A cap below 1, IcePop without a lower bound, OPSM."""
     found = list(mis.warnings(config.mis)) if config.mis else []
     weight = config.weight
     if weight is not None and weight.upper is not None and weight.upper < 1:
         found.append(f"tis_clip = {weight.upper:.12g}: a cap below 1 shrinks weights where the policies agree")
     if weight is not None and weight.bound is Bound.MASK and weight.lower is None:
         found.append("tis_clip_low = 0: icepop_function has no lower bound and drops large ratios only")
+    if config.opsm_delta is not None and not config.bypass:
+        found.append("use_opsm = True: compares two policies of the trainer; not in the correction that is weighed")
     return tuple(found)
 
 
 def row_columns(tokens: Tokens, config: SlimeConfig) -> dict[str, Tensor]:
     """float64 [rows] columns of one chunk."""
     d, lengths = tokens.log_ratio, tokens.lengths
-    kept = d.abs() * kept_tokens(correction(config), tokens) if config.mis else d.abs()
+    kept = d.abs() * kept_tokens(mis.correction(config.mis), tokens) if config.mis else d.abs()
     columns = {"tokens": lengths.to(torch.float64), "abs_diff": row_sum(kept, lengths)}
     if config.weight is not None:
         columns |= _tis_columns(tokens, config.weight)

@@ -15,9 +15,6 @@ from tests.conformance.test_trainers import CASES, agrees, dump_of, faults_of_va
 
 TRAINERS = ("slime", "trl", "nemo-rl", "openrlhf", "open-instruct", "verl-2026-01")
 """Those that are done; their configurations, metrics and weights are all compared"""
-NOT_TRANSLATED = {"slime": ("use_opsm",), "open-instruct": ("rho_mask_tv_divergence", "rho_mask_sequence_level")}
-"""Settings that the vocabulary of corrections has no words for yet: advantages, a clamp of tokens before their mean"""
-
 KEPT_BY_MASK = {"slime"}
 """Whose kept_* count the mask alone: its IcePop zeroes weights and leaves the mask"""
 
@@ -55,7 +52,7 @@ def faults_of(case: str, trainer: str, config: dict[str, object], expected: dict
 def test_what_is_left_of_the_weights_agrees(case: str, trainer: str) -> None:
     found, looked_at = [], 0
     for config, values in configurations(case, trainer):
-        if "*" in values or any(map(config.get, NOT_TRANSLATED.get(trainer, ()))):
+        if "*" in values:
             continue
         got = left_of_weights(case, trainer, config)
         for metric, value in values.items():

@@ -192,3 +192,15 @@ def test_open_instruct_difference_is_pooled() -> None:
             "debug/vllm_local_reverse_kl": -2.0 * math.exp(-1.0) / 3,
         },
     )
+
+
+def test_slime_opsm_drops_negative_tokens_of_responses_that_drifted() -> None:
+    trainer = get_trainer("slime")
+    correction = trainer.correction(trainer.configure("--use-opsm --use-rollout-logprobs --opsm-delta 0.1"))
+    tokens = tokens_of([[-0.2, -0.2], [-0.05], [0.3]], [[-1.0, 1.0], [-1.0], [-1.0]])
+    assert apply(correction, tokens).kept.tolist() == [False, True, True, True]
+
+
+def test_open_instruct_clamps_tokens_before_their_mean() -> None:
+    config = {"rho_mask_sequence_level": True, "rho_clamp_upper_bound": 0.0}
+    assert weights_of("open-instruct", config, [[20.0, -10.0]]) == pytest.approx([1.0, 1.0])

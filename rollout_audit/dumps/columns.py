@@ -103,6 +103,11 @@ class Source(Protocol):
     def columns(self) -> tuple[ColumnInfo, ...]: ...
 
     @property
+    def fields(self) -> Mapping[str, str]:
+        """field → column, where the format says more than the names do"""
+        ...
+
+    @property
     def rows(self) -> int: ...
 
     @property

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from rollout_audit.dumps.columns import ColumnInfo
 from rollout_audit.dumps.discovery import DumpFile, discover
 from rollout_audit.dumps.fault_log import FaultLog
-from rollout_audit.dumps.fields import FIELDS, Mapped, resolve_fields
+from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, TRAINING, Mapped, resolve_fields
+from rollout_audit.dumps.formats.table import FORMATS, recognise
+from rollout_audit.dumps.layouts import check_layout
 from rollout_audit.dumps.naming import step_from_path
 from rollout_audit.dumps.notes import notes_on
+from rollout_audit.dumps.roster import audited, identify
 from rollout_audit.dumps.rows import rows_of_chunk
-from rollout_audit.dumps.sources import check_layout, open_source
+from rollout_audit.dumps.sources import open_source
 from rollout_audit.dumps.streaming import Selection, stream
-from rollout_audit.errors import NothingToAuditError, UnreadableFileError
+from rollout_audit.errors import MissingFieldError, NothingToAuditError, UnreadableFileError
 
 if TYPE_CHECKING:
     import os
@@ -59,6 +62,9 @@ class FileInfo:
     digest: str
     """SHA-256 over size and footer (header), hexadecimal"""
 
+    lacks_training: str = ""
+    """why no column is the trainer's, empty where one is"""
+
     def column(self, name: str) -> ColumnInfo:
         return next(column for column in self.columns if column.name == name)
 
@@ -70,6 +76,8 @@ class Dump:
     infos: tuple[FileInfo, ...]
     layout: str | None = None
     field_map: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[Finding, ...] = ()
+    """files that were found and are no part of the dump"""
 
     @property
     def files(self) -> tuple[DumpFile, ...]:
@@ -97,8 +105,8 @@ class Dump:
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """What the footers alone give reason to say: absent mask, half precision, mixed types."""
-        return notes_on(self.infos)
+        """What the footers alone give reason to say: absent mask, half precision, mixed types, files left out."""
+        return (*notes_on(self.infos), *self.left_out)
 
     def has(self, field_name: str) -> bool:
         """Whether every file holds the field."""
@@ -107,6 +115,15 @@ class Dump:
     def has_any(self, field_name: str) -> bool:
         """Whether some file holds the field."""
         return any(field_name in info.fields for info in self.infos)
+
+    def require_training(self) -> None:
+        """Raises MissingFieldError if a file holds the rollout's log-probs alone: rows can be read, not compared."""
+        info = next((info for info in self.infos if info.lacks_training), None)
+        if info is not None:
+            raise MissingFieldError(
+                f"{info.file.name}: no log-probs of the trainer, {info.lacks_training}; add them with --join DUMP, "
+                "where DUMP holds them beside the same uid"
+            )
 
     def digest(self, file: DumpFile) -> str:
         """SHA-256 over the size and the footer (header) of the file, hexadecimal."""
@@ -149,9 +166,11 @@ class Dump:
 
         Raises:
             DumpFaultError: an error-level fault, with `on_fault="stop"`.
+            MissingFieldError: a file holds the rollout's log-probs alone.
             NothingToAuditError: no row, or no valid token.
             UnreadableFileError: damaged data.
         """
+        self.require_training()
         log = FaultLog() if log is None else log
         log.notes.update(self.notes)
         selection = Selection(_wanted(fields), chunk_tokens, on_fault, steps, limit)
@@ -186,7 +205,8 @@ class Dump:
             DumpFaultError: an error-level fault, with `on_fault="stop"`.
             UnreadableFileError: damaged data.
         """
-        for chunk in self.chunks(on_fault=on_fault, steps=steps, limit=limit, parts=self.parts()):
+        selection = Selection(_wanted(None), DEFAULT_CHUNK_TOKENS, on_fault, steps, limit)
+        for chunk in stream(self, selection, FaultLog(), self.parts()):
             yield from rows_of_chunk(chunk, self.files[chunk.file].name)
 
 
@@ -195,24 +215,28 @@ def open_dump(
     *,
     field_map: Mapping[str, str] | None = None,
     layout: str | None = None,
+    input_format: str | None = None,
 ) -> Dump:
     """Find the files of a dump and read their footers.
 
     Args:
         paths: files, folders, globs or URIs.
         field_map: field → column, where a column has a name of its own.
-        layout: `padded` or `packed`: how safetensors are laid out, where content cannot tell.
+        layout: how tensors are laid out, where content cannot tell: a name in `layouts.LAYOUTS`.
+        input_format: a name in `formats.table.FORMATS`, where content cannot tell or is to be overruled.
 
     Raises:
         DumpNotFoundError: nothing there, or nothing of a known format.
         UnreadableFileError: truncated, foreign or damaged.
         MissingFieldError: a needed column is not there.
-        UsageError: an unknown field or layout, or an ambiguous column.
+        UsageError: an unknown field, layout or format, an ambiguous column, or a layout that must be named.
     """
     check_layout(layout)
-    files = discover(paths)
     mapping = dict(field_map or {})
-    return Dump(tuple(_inform(file, mapping, layout) for file in files), layout, mapping)
+    found = discover(paths, input_format)
+    files, others = identify(found, mapping.values(), forced=input_format is not None)
+    infos, more = audited([_inform(file, mapping, layout) for file in files])
+    return Dump(tuple(infos), layout, mapping, (*others, *more))
 
 
 def _wanted(fields: Collection[str] | None) -> frozenset[str]:
@@ -222,12 +246,24 @@ def _wanted(fields: Collection[str] | None) -> frozenset[str]:
 
 def _inform(file: DumpFile, field_map: Mapping[str, str], layout: str | None) -> FileInfo:
     source = open_source(file, layout)
-    usable = [column for column in source.columns if column.is_list or column.element != "null"]
-    mapping = resolve_fields([column.name for column in usable], field_map, where=file.name)
+    if file.format == "parquet":
+        file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
+    usable = [column.name for column in source.columns if column.is_list or column.element != "null"]
+    lacks = FORMATS[file.format].lacks_training
+    needed = LOG_PROBS[:1] if lacks else LOG_PROBS
+    mapping = resolve_fields(usable, field_map, where=file.name, format_map=source.fields, needed=needed)
     _check_types(file, source.columns, mapping)
-    values = source.values(mapping["rollout_log_probs"].column)
-    step = source.step if source.step is not None else step_from_path(file.path)
-    return FileInfo(file, source.columns, mapping, source.rows, source.row_groups, values, step, _digest(file, source))
+    return FileInfo(
+        file=file,
+        columns=source.columns,
+        fields=mapping,
+        rows=source.rows,
+        row_groups=source.row_groups,
+        values=source.values(mapping["rollout_log_probs"].column),
+        step=source.step if source.step is not None else step_from_path(file.path),
+        digest=_digest(file, source),
+        lacks_training="" if TRAINING & mapping.keys() else lacks,
+    )
 
 
 def _digest(file: DumpFile, source: Source) -> str:

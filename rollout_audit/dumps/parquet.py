@@ -17,7 +17,7 @@ from rollout_audit.dumps.ragged import element_name, is_list_type, to_ragged, to
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 __all__ = ["ParquetSource"]
 
@@ -44,6 +44,10 @@ class ParquetSource:
         """Arrow reads local files itself, where it can spell their names: it takes UTF-8 only."""
         path = self._file.path
         return path if "://" not in path and spelt_in_utf8(path) else open_binary(path)
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return {}
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:

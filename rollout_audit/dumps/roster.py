@@ -1,0 +1,127 @@
+"""Which of the files found are the dump: what each is, ranks that belong together, and what is left out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import groupby
+from posixpath import basename, dirname
+from typing import TYPE_CHECKING
+
+from rollout_audit.dumps.chunk import Finding, Severity
+from rollout_audit.dumps.discovery import DumpFile, sibling_exists
+from rollout_audit.dumps.fields import FIELDS
+from rollout_audit.dumps.formats.prime_rl import MARKER
+from rollout_audit.dumps.formats.table import recognise
+from rollout_audit.errors import UnreadableFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from rollout_audit.dumps.dump import FileInfo
+
+__all__ = ["audited", "identify"]
+
+_ROLLOUT_NAMES = next({field.name, *field.aliases} for field in FIELDS if field.name == "rollout_log_probs")
+_BARE = {"jsonl", "torch"}
+"""Formats of whatever is in no other: such a file may well be no dump at all."""
+_RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
+_EVALUATION = re.compile(r"(?:^|_)eval_")
+_REASONS: Mapping[str, tuple[Severity, str]] = {
+    "unfinished": ("warning", "without STABLE beside them: still being written? --input-format prime-rl reads them"),
+    "text": ("info", "without a column of rollout log-probs"),
+    "rollout": ("info", "with rollout log-probs alone, beside files that hold the trainer's too"),
+    "evaluation": ("info", "of evaluations, which nothing was trained on"),
+}
+
+
+def identify(
+    files: Sequence[DumpFile], mapped: Collection[str], *, forced: bool
+) -> tuple[list[DumpFile], list[Finding]]:
+    """The files of a dump with the format of each, the files of all ranks of a miles rollout as one.
+
+    Files of other things (text logs, metadata, steps that are still being written) are left out, and said.
+
+    Args:
+        files: as discovery found them.
+        mapped: columns that `--map` names.
+        forced: the format was given, so nothing is to be recognised and a missing marker does not count.
+
+    Raises:
+        UnreadableFileError: every file is still being written.
+    """
+    if forced:
+        return _merged(files), []
+    names = {file.path: _names(file) for file in files}
+    known = [_recognised(file, names[file.path]) for file in files]
+    wanted = {*_ROLLOUT_NAMES, *mapped}
+    text = [file for file in known if file.format in _BARE and not wanted & (names[file.path] or set())]
+    unfinished = [file for file in known if file.format == "prime-rl" and not sibling_exists(file.path, MARKER)]
+    kept = [file for file in known if file not in text and file not in unfinished]
+    if not kept and unfinished:
+        raise UnreadableFileError(
+            f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
+            "--input-format prime-rl reads it all the same"
+        )
+    if not kept:
+        return known, []
+    return _merged(kept), [*_left_out("text", text), *_left_out("unfinished", unfinished)]
+
+
+def _recognised(file: DumpFile, names: set[str] | None) -> DumpFile:
+    return file if names is None else replace(file, format=recognise(file.format, names))
+
+
+def _names(file: DumpFile) -> set[str] | None:
+    """What tells the format apart from others of its kind, None where the kind says all (or the columns will)."""
+    if file.format == "jsonl":
+        from rollout_audit.dumps.jsonl import first_object
+
+        return set(first_object(file.path) or ()) if file.size else set()
+    if file.format == "torch":
+        from rollout_audit.dumps.torch_files import load_tensors
+
+        content = load_tensors(file)
+        first = content[0] if isinstance(content, list) and content else content
+        return set(first) if isinstance(first, dict) else set()
+    return None
+
+
+def _left_out(why: str, files: Sequence[DumpFile]) -> list[Finding]:
+    """One finding for the files that are left out for this reason."""
+    if not files:
+        return []
+    severity, text = _REASONS[why]
+    counted = "1 file" if len(files) == 1 else f"{len(files)} files"
+    return [Finding("file_left_out", severity, f"{counted} left out, {text}", files[0].name, count=len(files))]
+
+
+def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:
+    """Files with both sides; those of the rollout alone only where there is no other, evaluations least of all."""
+    whole = [info for info in infos if not info.lacks_training]
+    alone = [info for info in infos if info.lacks_training]
+    evaluations = [info for info in alone if _EVALUATION.search(basename(info.file.path))]
+    training = [info for info in alone if info not in evaluations]
+    kept = whole or training or evaluations
+    said = _left_out("rollout", [i.file for i in training if i not in kept])
+    return list(kept), [*said, *_left_out("evaluation", [i.file for i in evaluations if i not in kept])]
+
+
+def _merged(files: Sequence[DumpFile]) -> list[DumpFile]:
+    """The rank files of a rollout side by side in one folder, as one file."""
+    merged: list[DumpFile] = []
+    for _, group in groupby(files, key=_rollout_of):
+        ranks = list(group)
+        merged.append(ranks[0] if len(ranks) == 1 else _as_one(ranks))
+    return merged
+
+
+def _rollout_of(file: DumpFile) -> tuple[str, ...]:
+    found = _RANK_FILE.fullmatch(basename(file.path)) if file.format == "miles" else None
+    return (dirname(file.path), found[1]) if found else (file.path,)
+
+
+def _as_one(ranks: Sequence[DumpFile]) -> DumpFile:
+    numbers = ",".join(found[2] for file in ranks if (found := _RANK_FILE.fullmatch(basename(file.path))))
+    name = _RANK_FILE.sub(rf"\1_{{{numbers}}}\3", ranks[0].name)
+    return replace(ranks[0], name=name, size=sum(file.size for file in ranks), parts=tuple(f.path for f in ranks))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from rollout_audit.dumps.columns import ColumnInfo
 from rollout_audit.dumps.discovery import DumpFile, discover
 from rollout_audit.dumps.fault_log import FaultLog
-from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, TRAINING, Mapped, resolve_fields
+from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, TRAINING, Mapped, named_log_probs, resolve_fields
 from rollout_audit.dumps.formats.table import FORMATS, recognise
+from rollout_audit.dumps.join import Join, JoinedSource, join_dumps
 from rollout_audit.dumps.layouts import check_layout
 from rollout_audit.dumps.naming import step_from_path
 from rollout_audit.dumps.notes import notes_on
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rollout_audit.dumps.chunk import Chunk, Finding, Row
-    from rollout_audit.dumps.columns import Source
+    from rollout_audit.dumps.columns import Batches, Source
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Dump", "FileInfo", "OnFault", "Part", "open_dump"]
 
 DEFAULT_CHUNK_TOKENS = 2**19
 OnFault = Literal["stop", "drop"]
+LEADS = ("rollout_log_probs", "old_log_probs", "log_probs")
 _LISTS = {field.name for field in FIELDS if field.kind == "token"}
 _NUMERIC = {*_LISTS, "advantages", "reward", "step"}
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
@@ -65,6 +67,11 @@ class FileInfo:
     lacks_training: str = ""
     """why no column is the trainer's, empty where one is"""
 
+    @property
+    def lead(self) -> str:
+        """The column that says how many tokens a row has."""
+        return next(self.fields[name].column for name in LEADS if name in self.fields)
+
     def column(self, name: str) -> ColumnInfo:
         return next(column for column in self.columns if column.name == name)
 
@@ -77,7 +84,8 @@ class Dump:
     layout: str | None = None
     field_map: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[Finding, ...] = ()
-    """files that were found and are no part of the dump"""
+    """files that were found and are no part of the dump, rows that have no partner in a joined one"""
+    join: Join | None = None
 
     @property
     def files(self) -> tuple[DumpFile, ...]:
@@ -115,6 +123,12 @@ class Dump:
     def has_any(self, field_name: str) -> bool:
         """Whether some file holds the field."""
         return any(field_name in info.fields for info in self.infos)
+
+    def source(self, file: int) -> Batches:
+        """The file of that index, open for reading, with what is joined to it."""
+        info = self.infos[file]
+        source = open_source(info.file, self.layout)
+        return JoinedSource(source, info, self.join) if self.join else source
 
     def require_training(self) -> None:
         """Raises MissingFieldError if a file holds the rollout's log-probs alone: rows can be read, not compared."""
@@ -216,6 +230,7 @@ def open_dump(
     field_map: Mapping[str, str] | None = None,
     layout: str | None = None,
     input_format: str | None = None,
+    join: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> Dump:
     """Find the files of a dump and read their footers.
 
@@ -224,6 +239,8 @@ def open_dump(
         field_map: field → column, where a column has a name of its own.
         layout: how tensors are laid out, where content cannot tell: a name in `layouts.LAYOUTS`.
         input_format: a name in `formats.table.FORMATS`, where content cannot tell or is to be overruled.
+        join: a second dump, whose rows add the trainer's log-probs (and whatever the first lacks) by `uid`.
+            `field_map` then speaks of whichever dump has the column.
 
     Raises:
         DumpNotFoundError: nothing there, or nothing of a known format.
@@ -233,10 +250,37 @@ def open_dump(
     """
     check_layout(layout)
     mapping = dict(field_map or {})
-    found = discover(paths, input_format)
-    files, others = identify(found, mapping.values(), forced=input_format is not None)
-    infos, more = audited([_inform(file, mapping, layout) for file in files])
-    return Dump(tuple(infos), layout, mapping, (*others, *more))
+    if join is None:
+        infos, others = _found(paths, mapping, layout, input_format)
+        return Dump(tuple(infos), layout, mapping, tuple(others))
+    infos, others = _found(paths, mapping, layout, input_format, needed=LOG_PROBS[:1], partial=True)
+    second, more = _found(join, mapping, layout, None, needed=LOG_PROBS[1:], partial=True)
+    _check_maps(mapping, [*infos, *second])
+    joined, made, unmatched = join_dumps(infos, second, layout)
+    return Dump(tuple(joined), layout, mapping, (*others, *more, *unmatched), made)
+
+
+def _found(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    field_map: Mapping[str, str],
+    layout: str | None,
+    input_format: str | None,
+    *,
+    needed: Collection[str] = LOG_PROBS,
+    partial: bool = False,
+) -> tuple[list[FileInfo], list[Finding]]:
+    """The files of one dump, and what was found beside them; `partial`: columns of the map may be elsewhere."""
+    wanted = named_log_probs(needed) | set(field_map.values())
+    files, others = identify(discover(paths, input_format), wanted, forced=input_format is not None)
+    infos, more = audited([_inform(file, field_map, layout, needed, partial=partial) for file in files])
+    return infos, [*others, *more]
+
+
+def _check_maps(field_map: Mapping[str, str], infos: Sequence[FileInfo]) -> None:
+    """Raises MissingFieldError for a column that is in neither dump."""
+    for name, column in field_map.items():
+        if not any(name in info.fields and info.fields[name].column == column for info in infos):
+            raise MissingFieldError(f"--map {name}={column}: no column is named {column!r} in either dump")
 
 
 def _wanted(fields: Collection[str] | None) -> frozenset[str]:
@@ -244,13 +288,18 @@ def _wanted(fields: Collection[str] | None) -> frozenset[str]:
     return frozenset(f.name for f in FIELDS) if fields is None else frozenset(always | set(fields))
 
 
-def _inform(file: DumpFile, field_map: Mapping[str, str], layout: str | None) -> FileInfo:
+def _inform(
+    file: DumpFile, field_map: Mapping[str, str], layout: str | None, needed: Collection[str], *, partial: bool
+) -> FileInfo:
     source = open_source(file, layout)
     if file.format == "parquet":
         file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
     usable = [column.name for column in source.columns if column.is_list or column.element != "null"]
     lacks = FORMATS[file.format].lacks_training
-    needed = LOG_PROBS[:1] if lacks else LOG_PROBS
+    if lacks:
+        needed = [name for name in needed if name == "rollout_log_probs"]
+    if partial:
+        field_map = {name: column for name, column in field_map.items() if column in usable}
     mapping = resolve_fields(usable, field_map, where=file.name, format_map=source.fields, needed=needed)
     _check_types(file, source.columns, mapping)
     return FileInfo(
@@ -259,7 +308,7 @@ def _inform(file: DumpFile, field_map: Mapping[str, str], layout: str | None) ->
         fields=mapping,
         rows=source.rows,
         row_groups=source.row_groups,
-        values=source.values(mapping["rollout_log_probs"].column),
+        values=source.values(next(mapping[name].column for name in LEADS if name in mapping)),
         step=source.step if source.step is not None else step_from_path(file.path),
         digest=_digest(file, source),
         lacks_training="" if TRAINING & mapping.keys() else lacks,

@@ -11,7 +11,18 @@ from rollout_audit.errors import MissingFieldError, UnreadableFileError, UsageEr
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["FIELDS", "FIELD_NAMES", "LOG_PROBS", "TRAINING", "Field", "Kind", "Mapped", "Origin", "resolve_fields"]
+__all__ = [
+    "FIELDS",
+    "FIELD_NAMES",
+    "LOG_PROBS",
+    "TRAINING",
+    "Field",
+    "Kind",
+    "Mapped",
+    "Origin",
+    "named_log_probs",
+    "resolve_fields",
+]
 
 Kind = Literal["token", "row", "either"]
 Origin = Literal["exact", "alias", "format", "map", "join"]
@@ -162,6 +173,12 @@ def resolve_fields(
     mapping = {name: mapped for name, mapped in found.items() if mapped}
     _check_needed(mapping, names, where, needed)
     return mapping
+
+
+def named_log_probs(fields: Collection[str]) -> set[str]:
+    """Every name under which a column may hold one of these log-probs."""
+    chosen = set(fields) | (TRAINING if "old_log_probs" in fields else set())
+    return {name for field in FIELDS if field.name in chosen for name in (field.name, *field.aliases)}
 
 
 def _given(chosen: Mapping[str, str], format_map: Mapping[str, str], names: list[str]) -> dict[str, Mapped]:

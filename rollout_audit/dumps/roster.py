@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rollout_audit.dumps.chunk import Finding, Severity
 from rollout_audit.dumps.discovery import DumpFile, sibling_exists
-from rollout_audit.dumps.fields import FIELDS
 from rollout_audit.dumps.formats.prime_rl import MARKER
 from rollout_audit.dumps.formats.table import recognise
 from rollout_audit.errors import UnreadableFileError
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["audited", "identify"]
 
-_ROLLOUT_NAMES = next({field.name, *field.aliases} for field in FIELDS if field.name == "rollout_log_probs")
 _BARE = {"jsonl", "torch"}
 """Formats of whatever is in no other: such a file may well be no dump at all."""
 _RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
@@ -36,7 +34,7 @@ _REASONS: Mapping[str, tuple[Severity, str]] = {
 
 
 def identify(
-    files: Sequence[DumpFile], mapped: Collection[str], *, forced: bool
+    files: Sequence[DumpFile], wanted: Collection[str], *, forced: bool
 ) -> tuple[list[DumpFile], list[Finding]]:
     """The files of a dump with the format of each, the files of all ranks of a miles rollout as one.
 
@@ -44,7 +42,7 @@ def identify(
 
     Args:
         files: as discovery found them.
-        mapped: columns that `--map` names.
+        wanted: columns of which a file must have one to be a dump at all.
         forced: the format was given, so nothing is to be recognised and a missing marker does not count.
 
     Raises:
@@ -54,8 +52,7 @@ def identify(
         return _merged(files), []
     names = {file.path: _names(file) for file in files}
     known = [_recognised(file, names[file.path]) for file in files]
-    wanted = {*_ROLLOUT_NAMES, *mapped}
-    text = [file for file in known if file.format in _BARE and not wanted & (names[file.path] or set())]
+    text = [file for file in known if file.format in _BARE and not set(wanted) & (names[file.path] or set())]
     unfinished = [file for file in known if file.format == "prime-rl" and not sibling_exists(file.path, MARKER)]
     kept = [file for file in known if file not in text and file not in unfinished]
     if not kept and unfinished:

@@ -23,6 +23,8 @@ Record: TypeAlias = "Mapping[str, Any]"
 
 _HALVES = {"float16", "bfloat16"}
 _ARRAY_ELEMENTS = {"f": "float64", "i": "int", "u": "int", "b": "bool", "U": "text", "O": "other"}
+_NUMBERS = ("float64", "float32", "bfloat16", "float16", "int")
+"""widest first"""
 _PLAIN_ELEMENTS = ((bool, "bool"), (int, "int"), (float, "float64"), (str, "text"))
 
 
@@ -33,22 +35,18 @@ def column_infos(records: Sequence[Record]) -> tuple[ColumnInfo, ...]:
 
 
 def _info(name: str, values: Sequence[Any]) -> ColumnInfo:
+    """Told by the first value that is there; a row of another kind is an error once it is read."""
     present = [value for value in values if value is not None]
-    if not any(map(_is_list, present)):
-        kinds = {_element(value) for value in present}
-        element = next(iter(kinds)) if len(kinds) == 1 else _widest(kinds)
-        return ColumnInfo(name, element, element, is_list=False)
-    element = _widest({_list_element(value) for value in present})
-    return ColumnInfo(name, f"list<{element}>", element, is_list=True)
+    is_list = bool(present) and _is_list(present[0])
+    element = _widest([_list_element(value) if is_list else _element(value) for value in present])
+    return ColumnInfo(name, f"list<{element}>" if is_list else element, element, is_list)
 
 
-def _widest(kinds: set[str]) -> str:
-    kinds = kinds - {"null"}
-    if not kinds:
-        return "null"
-    if kinds <= {"int", "float64", "float32", "float16", "bfloat16"}:
-        return next(kind for kind in ("float64", "float32", "bfloat16", "float16", "int") if kind in kinds)
-    return next(iter(kinds)) if len(kinds) == 1 else "other"
+def _widest(kinds: Sequence[str]) -> str:
+    known = [kind for kind in kinds if kind != "null"]
+    if not known or known[0] not in _NUMBERS:
+        return known[0] if known else "null"
+    return next(kind for kind in _NUMBERS if kind in known)
 
 
 def _is_list(value: Any) -> bool:

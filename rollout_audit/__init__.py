@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     )
     from rollout_audit.corrections.presets import Preset
     from rollout_audit.dumps.chunk import Row
+    from rollout_audit.dumps.convert import convert_dump
     from rollout_audit.dumps.dump import Dump, open_dump
+    from rollout_audit.dumps.writer import DumpWriter
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
     from rollout_audit.reports.folder import read_report, write_report
     from rollout_audit.statistics.metrics import Metrics
@@ -37,6 +39,7 @@ __all__ = [
     "Denominator",
     "Dump",
     "DumpError",
+    "DumpWriter",
     "Level",
     "Loss",
     "Metrics",
@@ -52,6 +55,7 @@ __all__ = [
     "Weight",
     "analyze",
     "apply_correction",
+    "convert_dump",
     "open_dump",
     "read_report",
     "trainer_metrics",
@@ -66,6 +70,7 @@ _HOME = {
     "Denominator": "corrections.model",
     "Dump": "dumps.dump",
     "DumpError": "errors",
+    "DumpWriter": "dumps.writer",
     "Level": "corrections.model",
     "Loss": "corrections.model",
     "Metrics": "statistics.metrics",
@@ -81,6 +86,7 @@ _HOME = {
     "Weight": "corrections.model",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
+    "convert_dump": "dumps.convert",
     "open_dump": "dumps.dump",
     "read_report": "reports.folder",
     "trainer_metrics": "audit.dialect",

@@ -118,6 +118,11 @@ class Source(Batches, Protocol):
         ...
 
     @property
+    def lacks_training(self) -> str:
+        """why there are no log-probs of the trainer, where the file says so itself"""
+        ...
+
+    @property
     def rows(self) -> int: ...
 
     @property

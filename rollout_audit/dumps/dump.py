@@ -295,7 +295,7 @@ def _inform(
     if file.format == "parquet":
         file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
     usable = [column.name for column in source.columns if column.is_list or column.element != "null"]
-    lacks = FORMATS[file.format].lacks_training
+    lacks = source.lacks_training or FORMATS[file.format].lacks_training
     if lacks:
         needed = [name for name in needed if name == "rollout_log_probs"]
     if partial:

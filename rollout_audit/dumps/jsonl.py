@@ -55,6 +55,8 @@ class JsonlSource:
         UnreadableFileError: a line that is no JSON object, or lacks what its format promises.
     """
 
+    lacks_training = ""
+
     def __init__(
         self,
         file: DumpFile,

@@ -168,6 +168,8 @@ def _culprit(name: str, values: Sequence[Any], first: int) -> str:
 class RecordSource:
     """Rows that are all in memory: one row group."""
 
+    lacks_training = ""
+
     def __init__(
         self,
         records: Sequence[Record],

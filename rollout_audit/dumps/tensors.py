@@ -42,6 +42,8 @@ class TensorSource:
         UsageError: content leaves two readings, or lacks what the layout asked for needs.
     """
 
+    lacks_training = ""
+
     def __init__(self, file: DumpFile, store: Store, layout: str | None = None) -> None:
         self._file = file
         self._store = store

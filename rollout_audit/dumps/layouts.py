@@ -152,7 +152,8 @@ def response_places(
 
     Args:
         begins: [places], 1 from where the response may begin; a row without a 1 is kept whole.
-        ends: [places], its last 1 ends the response; None: the last place of a row is not its own.
+        ends: [places], its last 1 ends the response, a row without one is empty; None: the last place of a row is
+            not its own.
         offsets: [rows + 1]
     """
     place = np.arange(len(begins)) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -160,7 +161,6 @@ def response_places(
     first, last = _first_one(begins, offsets), lengths - 2
     if ends is not None:
         last = lengths - 1 - _first_one(ends[::-1], len(ends) - offsets[::-1])[::-1]
-        last = np.where(last < lengths, last, lengths - 1)
     first = np.where(first < lengths, first, 0)
     return (place >= np.repeat(first, lengths)) & (place <= np.repeat(last, lengths))
 

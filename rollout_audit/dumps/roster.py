@@ -52,9 +52,8 @@ def identify(
         return _merged(files), []
     names = {file.path: _names(file) for file in files}
     known = [_recognised(file, names[file.path]) for file in files]
-    text = [file for file in known if file.format in _BARE and not set(wanted) & (names[file.path] or set())]
-    unfinished = [file for file in known if file.format == "prime-rl" and not sibling_exists(file.path, MARKER)]
-    kept = [file for file in known if file not in text and file not in unfinished]
+    why = {file.path: _no_part(file, names[file.path] or set(), frozenset(wanted)) for file in known}
+    kept, text, unfinished = ([f for f in known if why[f.path] == reason] for reason in ("", "text", "unfinished"))
     if not kept and unfinished:
         raise UnreadableFileError(
             f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
@@ -63,6 +62,13 @@ def identify(
     if not kept:
         return known, []
     return _merged(kept), [*_left_out("text", text), *_left_out("unfinished", unfinished)]
+
+
+def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
+    """Why a file is no part of the dump, empty where it is."""
+    if file.format in _BARE and not wanted & names:
+        return "text"
+    return "unfinished" if file.format == "prime-rl" and not sibling_exists(file.path, MARKER) else ""
 
 
 def _recognised(file: DumpFile, names: set[str] | None) -> DumpFile:
@@ -95,13 +101,17 @@ def _left_out(why: str, files: Sequence[DumpFile]) -> list[Finding]:
 
 def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:
     """Files with both sides; those of the rollout alone only where there is no other, evaluations least of all."""
-    whole = [info for info in infos if not info.lacks_training]
-    alone = [info for info in infos if info.lacks_training]
-    evaluations = [info for info in alone if _EVALUATION.search(basename(info.file.path))]
-    training = [info for info in alone if info not in evaluations]
-    kept = whole or training or evaluations
-    said = _left_out("rollout", [i.file for i in training if i not in kept])
-    return list(kept), [*said, *_left_out("evaluation", [i.file for i in evaluations if i not in kept])]
+    kinds = [_kind(info) for info in infos]
+    best = next(kind for kind in ("whole", "rollout", "evaluation") if kind in kinds)
+    groups = {kind: [info for info, its in zip(infos, kinds, strict=True) if its == kind] for kind in kinds}
+    others = [kind for kind in ("rollout", "evaluation") if kind in groups and kind != best]
+    return groups[best], [f for kind in others for f in _left_out(kind, [info.file for info in groups[kind]])]
+
+
+def _kind(info: FileInfo) -> str:
+    if not info.lacks_training:
+        return "whole"
+    return "evaluation" if _EVALUATION.search(basename(info.file.path)) else "rollout"
 
 
 def _merged(files: Sequence[DumpFile]) -> list[DumpFile]:

@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -225,6 +226,31 @@ def test_input_format_forces_and_is_checked(tmp_path: Path) -> None:
         ra.open_dump(path, input_format="nemo-rl")
     with pytest.raises(UnreadableFileError, match="damaged Parquet"):
         ra.open_dump(path, input_format="parquet")
+
+
+def test_other_file_systems(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    lines(tmp_path / "a.jsonl", *ROWS)
+    np.savez(tmp_path / "b.npz", **packed())
+    torch.save(as_torch(packed()), tmp_path / "c.pt")
+    for path in tmp_path.iterdir():
+        fs.pipe_file(f"/plain/{path.name}", path.read_bytes())
+    dump = ra.open_dump("memory://plain")
+    assert told(dump) == EXPECTED * 3
+    assert [info.digest for info in dump.infos] == [info.digest for info in ra.open_dump(tmp_path).infos]
+
+
+def test_digest_follows_the_contents(tmp_path: Path) -> None:
+    digests = set()
+    for value in (-0.5, -0.25):
+        row = {"rollout_log_probs": [value], "old_log_probs": [-0.5]}
+        digests.add(ra.open_dump(lines(tmp_path / "a.jsonl", row)).infos[0].digest)
+        tensors = {name: torch.tensor([values]) for name, values in row.items()}
+        torch.save(tensors, tmp_path / "b.pt")
+        digests.add(ra.open_dump(tmp_path / "b.pt").infos[0].digest)
+        np.savez(tmp_path / "c.npz", **{name: np.array([values]) for name, values in row.items()})
+        digests.add(ra.open_dump(tmp_path / "c.npz").infos[0].digest)
+    assert len(digests) == 6
 
 
 def test_prime_rl_nulls_stand_for_values_that_are_not_finite(tmp_path: Path) -> None:

@@ -23,12 +23,17 @@ __all__ = ["audited", "identify"]
 
 _BARE = {"jsonl", "torch"}
 """Formats of whatever is in no other: such a file may well be no dump at all."""
+_ROLLOUT_FORMATS = {"slime-rollout", "miles-dashboard", "open-instruct"}
+_INCOMPLETE = ("bare", "rollout", "evaluation")
+_OBJECTS = "objects that are not tensors"
 _RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
 _EVALUATION = re.compile(r"(?:^|_)eval_")
 _REASONS: Mapping[str, tuple[Severity, str]] = {
     "unfinished": ("warning", "without STABLE beside them: still being written? --input-format prime-rl reads them"),
     "text": ("info", "without a column of rollout log-probs"),
+    "objects": ("warning", "with more than tensors, which are not opened (checkpoints?)"),
     "rollout": ("info", "with rollout log-probs alone, beside files that hold the trainer's too"),
+    "bare": ("warning", "in which nothing is the trainer's, though their format has a place for it"),
     "evaluation": ("info", "of evaluations, which nothing was trained on"),
 }
 
@@ -50,29 +55,28 @@ def identify(
     """
     if forced:
         return _merged(files), []
-    names = {file.path: _names(file) for file in files}
-    known = [_recognised(file, names[file.path]) for file in files]
-    why = {file.path: _no_part(file, names[file.path] or set(), frozenset(wanted)) for file in known}
-    kept, text, unfinished = ([f for f in known if why[f.path] == reason] for reason in ("", "text", "unfinished"))
-    if not kept and unfinished:
+    groups: dict[str, list[DumpFile]] = {reason: [] for reason in ("", *_REASONS)}
+    for file in files:
+        names = _names(file)
+        known = file if names is None else replace(file, format=recognise(file.format, names))
+        groups[_no_part(known, names or set(), frozenset(wanted))].append(known)
+    if groups[""]:
+        return _merged(groups[""]), [finding for reason in _REASONS for finding in _left_out(reason, groups[reason])]
+    if unfinished := groups["unfinished"]:
         raise UnreadableFileError(
             f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
             "--input-format prime-rl reads it all the same"
         )
-    if not kept:
-        return known, []
-    return _merged(kept), [*_left_out("text", text), *_left_out("unfinished", unfinished)]
+    return [*groups["objects"], *groups["text"]], []  # the reader says what is wrong with them
 
 
 def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
     """Why a file is no part of the dump, empty where it is."""
+    if _OBJECTS in names:
+        return "objects"
     if file.format in _BARE and not wanted & names:
         return "text"
     return "unfinished" if file.format == "prime-rl" and not sibling_exists(file.path, MARKER) else ""
-
-
-def _recognised(file: DumpFile, names: set[str] | None) -> DumpFile:
-    return file if names is None else replace(file, format=recognise(file.format, names))
 
 
 def _names(file: DumpFile) -> set[str] | None:
@@ -82,9 +86,12 @@ def _names(file: DumpFile) -> set[str] | None:
 
         return set(first_object(file.path) or ()) if file.size else set()
     if file.format == "torch":
-        from rollout_audit.dumps.torch_files import load_tensors
+        from rollout_audit.dumps.torch_files import ForeignObjectsError, load_tensors
 
-        content = load_tensors(file)
+        try:
+            content = load_tensors(file)
+        except ForeignObjectsError:
+            return {_OBJECTS}
         first = content[0] if isinstance(content, list) and content else content
         return set(first) if isinstance(first, dict) else set()
     return None
@@ -102,16 +109,18 @@ def _left_out(why: str, files: Sequence[DumpFile]) -> list[Finding]:
 def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:
     """Files with both sides; those of the rollout alone only where there is no other, evaluations least of all."""
     kinds = [_kind(info) for info in infos]
-    best = next(kind for kind in ("whole", "rollout", "evaluation") if kind in kinds)
+    best = next(kind for kind in ("whole", *_INCOMPLETE) if kind in kinds)
     groups = {kind: [info for info, its in zip(infos, kinds, strict=True) if its == kind] for kind in kinds}
-    others = [kind for kind in ("rollout", "evaluation") if kind in groups and kind != best]
+    others = [kind for kind in _INCOMPLETE if kind in groups and kind != best]
     return groups[best], [f for kind in others for f in _left_out(kind, [info.file for info in groups[kind]])]
 
 
 def _kind(info: FileInfo) -> str:
     if not info.lacks_training:
         return "whole"
-    return "evaluation" if _EVALUATION.search(basename(info.file.path)) else "rollout"
+    if _EVALUATION.search(basename(info.file.path)):
+        return "evaluation"
+    return "rollout" if info.file.format in _ROLLOUT_FORMATS else "bare"
 
 
 def _merged(files: Sequence[DumpFile]) -> list[DumpFile]:

@@ -8,7 +8,11 @@ from typing import IO, Any
 from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, open_binary, spelt_in_utf8
 from rollout_audit.errors import UnreadableFileError
 
-__all__ = ["load_tensors", "zip_footer"]
+__all__ = ["ForeignObjectsError", "load_tensors", "zip_footer"]
+
+
+class ForeignObjectsError(UnreadableFileError):
+    """The file holds objects of some program, which only that program should open."""
 
 
 def load_tensors(file: DumpFile, path: str | None = None) -> Any:
@@ -17,7 +21,8 @@ def load_tensors(file: DumpFile, path: str | None = None) -> Any:
     Local files are mapped into memory: what is not used of a tensor is not read.
 
     Raises:
-        UnreadableFileError: it holds other objects, or is damaged.
+        ForeignObjectsError: it holds other objects.
+        UnreadableFileError: it is damaged.
     """
     import torch
 
@@ -29,15 +34,16 @@ def load_tensors(file: DumpFile, path: str | None = None) -> Any:
         with open_binary(place) as stream:
             return torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged archive makes torch, zipfile or the unpickler raise
-        raise UnreadableFileError(f"{place}: {_refusal(error)}") from error
+        raise _refusal(place, error) from error
 
 
-def _refusal(error: Exception) -> str:
+def _refusal(place: str, error: Exception) -> UnreadableFileError:
     words = " ".join(str(error).split())
-    if "weights_only" in words or "Unsupported global" in words or "Unsupported class" in words:
+    if "weights_only" in words:
         named = words.partition("GLOBAL ")[2].split(" ")[0]
-        return f"holds more than tensors{f' ({named})' if named else ''}; {PICKLE_ADVICE}"
-    return f"damaged .pt file, or still being written ({words[:120] or type(error).__name__})"
+        return ForeignObjectsError(f"{place}: holds more than tensors{f' ({named})' if named else ''}; {PICKLE_ADVICE}")
+    reason = words[:120] or type(error).__name__
+    return UnreadableFileError(f"{place}: damaged .pt file, or still being written ({reason})")
 
 
 def zip_footer(path: str) -> bytes:

@@ -205,6 +205,18 @@ def test_pt_with_objects_and_objects_in_npz_are_refused(tmp_path: Path) -> None:
         ra.open_dump(tmp_path / "b.npz")
 
 
+def test_checkpoints_in_the_folder_are_left_out(tmp_path: Path) -> None:
+    torch.save({"optimizer": Batch()}, tmp_path / "optimizer.pt")
+    with pytest.raises(UnreadableFileError, match="holds more than tensors"):
+        ra.open_dump(tmp_path)
+    lines(tmp_path / "step_7.jsonl", *ROWS)
+    dump = ra.open_dump(tmp_path)
+    assert told(dump) == EXPECTED
+    (finding,) = dump.left_out
+    assert (finding.severity, finding.file) == ("warning", "optimizer.pt")
+    assert told(pickle.loads(pickle.dumps(dump))) == EXPECTED
+
+
 @pytest.mark.parametrize("name", ["a.pt", "a.npz"])
 def test_archives_cut_short(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

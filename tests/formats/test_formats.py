@@ -97,7 +97,8 @@ def test_one_skipped_step_among_others_is_named() -> None:
     dump = ra.open_dump([HERE / "nemo_rl", HERE / "nemo_rl_faulty"])
     assert len(dump.files) == 4
     (finding,) = dump.left_out
-    assert "rollout log-probs alone" in finding.message
+    assert (finding.severity, finding.count) == ("warning", 1)
+    assert "nothing is the trainer's" in finding.message
     assert finding.file is not None
     assert "nemo_rl_faulty" in finding.file
 
@@ -124,6 +125,7 @@ def test_rollout_files_are_read_but_not_compared() -> None:
         assert (row.uid, row.step) == ("/".join(true["key"].split("/")[1:]), true["step"])
         np.testing.assert_array_equal(row.rollout_log_probs, as_array(true["rollout_log_probs"]))
         assert row.response_mask.all() == (len(true["response_mask"]) > 1)  # the failed request has no valid token
+    assert {finding.kind for finding in dump.notes} == {"rollout_only", "file_left_out"}
     assert [file.name.rpartition("_")[2] for file in dump.files] == ["000000.jsonl", "000001.jsonl"]
     with pytest.raises(ra.DumpError, match=r"open-instruct writes the engine's log-probs alone.*--join DUMP"):
         ra.analyze(dump)

@@ -26,13 +26,10 @@ FIELDS = {
 def unpack(record: Record) -> dict[str, Any]:
     """The record itself, named by its step and place in it: it has no name of its own.
 
-    A failed request stands as one end-of-sequence token whose log-prob is NaN: a response of no valid token. The mask
-    of all others is not known.
+    A failed request stands as one end-of-sequence token whose log-prob is NaN: a response of no valid token. Which
+    tokens of others are a tool's is not known.
     """
     name = f"{record.get('step')}/{record.get('sample_idx')}"
-    return {**record, "step/sample_idx": name, MASK: [0] if _is_failed(record) else None}
-
-
-def _is_failed(record: Record) -> bool:
-    values = record["logprobs"]
-    return values is not None and len(values) == 1 and values[0] != values[0]
+    values: list[float] = record["logprobs"] or []
+    failed = len(values) == 1 and values[0] != values[0]
+    return {**record, "step/sample_idx": name, MASK: [0 if failed else 1] * len(values)}

@@ -17,7 +17,7 @@ from rollout_audit.errors import DumpNotFoundError, UnreadableFileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["PICKLE_ADVICE", "DumpFile", "discover", "open_binary", "sibling_exists", "spelt_in_utf8"]
+__all__ = ["PICKLE_ADVICE", "DumpFile", "discover", "members", "open_binary", "sibling_exists", "spelt_in_utf8"]
 
 _REPORT_FILES = {"report.json", "sequences.parquet"}
 _MAX_HEADER = 100_000_000

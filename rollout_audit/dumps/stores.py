@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, open_binary, spelt_in_utf8
+from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, members, open_binary, spelt_in_utf8
 from rollout_audit.dumps.torch_files import zip_footer
 from rollout_audit.errors import UnreadableFileError
 
@@ -143,6 +143,8 @@ def npz_store(file: DumpFile) -> ArrayStore:
     Raises:
         UnreadableFileError: damaged, or an array of Python objects.
     """
+    if not members(file.path):
+        raise UnreadableFileError(f"{file.path}: not a .npz archive, damaged or still being written")
     try:
         with open_binary(file.path) as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from rollout_audit.dumps.columns import ColumnInfo
-from rollout_audit.dumps.discovery import DumpFile, discover
+from rollout_audit.dumps.discovery import DumpFile
 from rollout_audit.dumps.fault_log import FaultLog
-from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, TRAINING, Mapped, named_log_probs, resolve_fields
-from rollout_audit.dumps.formats.table import FORMATS, recognise
+from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, Mapped
 from rollout_audit.dumps.join import Join, JoinedSource, join_dumps
 from rollout_audit.dumps.layouts import check_layout
-from rollout_audit.dumps.naming import step_from_path
 from rollout_audit.dumps.notes import notes_on
-from rollout_audit.dumps.roster import audited, identify
+from rollout_audit.dumps.opening import FileInfo, found_files
 from rollout_audit.dumps.rows import rows_of_chunk
 from rollout_audit.dumps.sources import open_source
 from rollout_audit.dumps.streaming import Selection, stream
-from rollout_audit.errors import MissingFieldError, NothingToAuditError, UnreadableFileError
+from rollout_audit.errors import MissingFieldError, NothingToAuditError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rollout_audit.dumps.chunk import Chunk, Finding, Row
-    from rollout_audit.dumps.columns import Batches, Source
+    from rollout_audit.dumps.columns import Batches
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Dump", "FileInfo", "OnFault", "Part", "open_dump"]
 
 DEFAULT_CHUNK_TOKENS = 2**19
 OnFault = Literal["stop", "drop"]
-LEADS = ("rollout_log_probs", "old_log_probs", "log_probs")
-_LISTS = {field.name for field in FIELDS if field.kind == "token"}
-_NUMERIC = {*_LISTS, "advantages", "reward", "step"}
-_NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +37,6 @@ class Part:
     file: int
     row_group: int
     rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """What the footer of one file says."""
-
-    file: DumpFile
-    columns: tuple[ColumnInfo, ...]
-    fields: Mapping[str, Mapped]
-    rows: int
-    row_groups: tuple[int, ...]
-    """rows of each"""
-    values: int
-    """elements of the rollout's log-probs; in Parquet an empty list counts as one"""
-    step: int
-    """of rows without one of their own: from the metadata, else from the path"""
-    digest: str
-    """SHA-256 over size and footer (header), hexadecimal"""
-
-    lacks_training: str = ""
-    """why no column is the trainer's, empty where one is"""
-
-    @property
-    def lead(self) -> str:
-        """The column that says how many tokens a row has."""
-        return next(self.fields[name].column for name in LEADS if name in self.fields)
-
-    def column(self, name: str) -> ColumnInfo:
-        return next(column for column in self.columns if column.name == name)
 
 
 @dataclass(frozen=True)
@@ -251,29 +214,13 @@ def open_dump(
     check_layout(layout)
     mapping = dict(field_map or {})
     if join is None:
-        infos, others = _found(paths, mapping, layout, input_format)
+        infos, others = found_files(paths, mapping, layout, input_format)
         return Dump(tuple(infos), layout, mapping, tuple(others))
-    infos, others = _found(paths, mapping, layout, input_format, needed=LOG_PROBS[:1], partial=True)
-    second, more = _found(join, mapping, layout, None, needed=LOG_PROBS[1:], partial=True)
+    infos, others = found_files(paths, mapping, layout, input_format, needed=LOG_PROBS[:1], partial=True)
+    second, more = found_files(join, mapping, layout, None, needed=LOG_PROBS[1:], partial=True)
     _check_maps(mapping, [*infos, *second])
     joined, made, unmatched = join_dumps(infos, second, layout)
     return Dump(tuple(joined), layout, mapping, (*others, *more, *unmatched), made)
-
-
-def _found(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    field_map: Mapping[str, str],
-    layout: str | None,
-    input_format: str | None,
-    *,
-    needed: Collection[str] = LOG_PROBS,
-    partial: bool = False,
-) -> tuple[list[FileInfo], list[Finding]]:
-    """The files of one dump, and what was found beside them; `partial`: columns of the map may be elsewhere."""
-    wanted = named_log_probs(needed) | set(field_map.values())
-    files, others = identify(discover(paths, input_format), wanted, forced=input_format is not None)
-    infos, more = audited([_inform(file, field_map, layout, needed, partial=partial) for file in files])
-    return infos, [*others, *more]
 
 
 def _check_maps(field_map: Mapping[str, str], infos: Sequence[FileInfo]) -> None:
@@ -286,50 +233,3 @@ def _check_maps(field_map: Mapping[str, str], infos: Sequence[FileInfo]) -> None
 def _wanted(fields: Collection[str] | None) -> frozenset[str]:
     always = {"rollout_log_probs", "old_log_probs", "log_probs", "response_mask", "step"}
     return frozenset(f.name for f in FIELDS) if fields is None else frozenset(always | set(fields))
-
-
-def _inform(
-    file: DumpFile, field_map: Mapping[str, str], layout: str | None, needed: Collection[str], *, partial: bool
-) -> FileInfo:
-    source = open_source(file, layout)
-    if file.format == "parquet":
-        file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
-    usable = [column.name for column in source.columns if column.is_list or column.element != "null"]
-    lacks = source.lacks_training or FORMATS[file.format].lacks_training
-    if lacks:
-        needed = [name for name in needed if name == "rollout_log_probs"]
-    if partial:
-        field_map = {name: column for name, column in field_map.items() if column in usable}
-    mapping = resolve_fields(usable, field_map, where=file.name, format_map=source.fields, needed=needed)
-    _check_types(file, source.columns, mapping)
-    return FileInfo(
-        file=file,
-        columns=source.columns,
-        fields=mapping,
-        rows=source.rows,
-        row_groups=source.row_groups,
-        values=source.values(next(mapping[name].column for name in LEADS if name in mapping)),
-        step=source.step if source.step is not None else step_from_path(file.path),
-        digest=_digest(file, source),
-        lacks_training="" if TRAINING & mapping.keys() else lacks,
-    )
-
-
-def _digest(file: DumpFile, source: Source) -> str:
-    return hashlib.sha256(file.size.to_bytes(8, "little") + source.footer).hexdigest()
-
-
-def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mapping[str, Mapped]) -> None:
-    by_name = {column.name: column for column in columns}
-    for name, mapped in mapping.items():
-        column = by_name[mapped.column]
-        if problem := _type_problem(name, column):
-            raise UnreadableFileError(f"{file.name}: column {column.name!r} ({name}) holds {column.type}, {problem}")
-
-
-def _type_problem(name: str, column: ColumnInfo) -> str | None:
-    if name in _LISTS and not column.is_list:
-        return "expected a list of numbers a row (of the shape of the rollout's log-probs)"
-    if name in _NUMERIC and column.element not in _NUMBERS:
-        return "which is not read; store integers, float64, float32, float16 or bfloat16"
-    return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollout_audit.dumps.columns import Source
-    from rollout_audit.dumps.dump import FileInfo
+    from rollout_audit.dumps.opening import FileInfo
 
 __all__ = ["Join", "JoinedSource", "join_dumps"]
 

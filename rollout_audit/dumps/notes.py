@@ -9,7 +9,7 @@ from rollout_audit.dumps.chunk import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rollout_audit.dumps.dump import FileInfo
+    from rollout_audit.dumps.opening import FileInfo
 
 __all__ = ["notes_on"]
 

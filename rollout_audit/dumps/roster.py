@@ -17,7 +17,7 @@ from rollout_audit.errors import UnreadableFileError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from rollout_audit.dumps.dump import FileInfo
+    from rollout_audit.dumps.opening import FileInfo
 
 __all__ = ["audited", "identify"]
 

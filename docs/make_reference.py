@@ -1,6 +1,6 @@
 """Write the pages that are made from the code: `python docs/make_reference.py`; `--check` only compares.
 
-docs/metrics.md, docs/cli.md and docs/report-schema.json are written whole, two tables of README.md between markers.
+docs/metrics.md, docs/cli.md and docs/report-schema.json are written whole, four tables of README.md between markers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from rollout_audit.audit.limits import LIMITS
 from rollout_audit.audit.report import LengthTrap
 from rollout_audit.cli.app import COMMANDS
 from rollout_audit.dumps.fields import FIELDS, Field
+from rollout_audit.dumps.formats.table import FORMATS, SUFFIXES
+from rollout_audit.dumps.layouts import LAYOUTS
 from rollout_audit.reports.catalogue import CATALOGUE, MetricEntry, limits_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,8 +63,20 @@ def pages() -> dict[str, str]:
         "docs/metrics.md": metrics_page(),
         "docs/cli.md": cli_page(),
         "docs/report-schema.json": printed("schema"),
-        "README.md": between(between(readme, "fields", field_table()), "health rules", rule_table()),
+        "README.md": filled(readme),
     }
+
+
+def filled(readme: str) -> str:
+    tables = {
+        "fields": field_table(),
+        "formats": format_table(),
+        "layouts": layout_table(),
+        "health rules": rule_table(),
+    }
+    for name, table in tables.items():
+        readme = between(readme, name, table)
+    return readme
 
 
 def metrics_page() -> str:
@@ -127,6 +141,22 @@ def field_table() -> Iterator[str]:
     yield from header("field", "what it holds", "columns also read as this field")
     for field in FIELDS:
         yield row(f"`{field.name}`", holding(field), ", ".join(f"`{alias}`" for alias in field.aliases) or "–")
+
+
+def format_table() -> Iterator[str]:
+    yield from header("format", "written by", "files", "known by")
+    for one in FORMATS.values():
+        suffixes = ", ".join(f"`{suffix}`" for suffix, kind in SUFFIXES.items() if kind == one.container)
+        known = ", ".join(f"`{name}`" for name in sorted(one.signature)) or "its kind of file alone"
+        yield row(f"`{one.name}`", one.written_by, suffixes, known)
+
+
+def layout_table() -> Iterator[str]:
+    yield from header("layout", "what it is", "known by")
+    for layout in LAYOUTS.values():
+        names = ", ".join(f"`{name}`" for name in sorted(layout.signature))
+        told = names or ("shapes" if layout.start is None else "asked for: `--layout`")
+        yield row(f"`{layout.name}`", layout.what, told)
 
 
 def holding(field: Field) -> str:

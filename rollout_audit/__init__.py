@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     )
     from rollout_audit.corrections.presets import Preset
     from rollout_audit.dumps.chunk import Row
+    from rollout_audit.dumps.convert import convert_dump
     from rollout_audit.dumps.dump import Dump, open_dump
+    from rollout_audit.dumps.writer import DumpWriter
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
     from rollout_audit.reports.folder import read_report, write_report
     from rollout_audit.reports.recommend import recommend
@@ -43,6 +45,7 @@ __all__ = [
     "Denominator",
     "Dump",
     "DumpError",
+    "DumpWriter",
     "Grid",
     "Level",
     "Loss",
@@ -61,6 +64,7 @@ __all__ = [
     "Weight",
     "analyze",
     "apply_correction",
+    "convert_dump",
     "merge",
     "open_dump",
     "read_report",
@@ -79,6 +83,7 @@ _HOME = {
     "Denominator": "corrections.model",
     "Dump": "dumps.dump",
     "DumpError": "errors",
+    "DumpWriter": "dumps.writer",
     "Grid": "audit.sweep",
     "Level": "corrections.model",
     "Loss": "corrections.model",
@@ -97,6 +102,7 @@ _HOME = {
     "Weight": "corrections.model",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
+    "convert_dump": "dumps.convert",
     "merge": "reports.saved",
     "open_dump": "dumps.dump",
     "read_report": "reports.folder",

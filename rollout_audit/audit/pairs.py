@@ -37,8 +37,9 @@ def pairs_in(dump: Dump) -> tuple[Pair, ...]:
     """The pairs whose two columns are recorded in every file.
 
     Raises:
-        MissingFieldError: some files have only `old_log_probs`, the others only `log_probs`.
+        MissingFieldError: some files have only `old_log_probs`, the others only `log_probs`, or some neither.
     """
+    dump.require_training()
     found = tuple(pair for pair in _PAIRS if dump.has(pair.training) and dump.has(pair.rollout))
     if not found:
         lacking = {name: next(f for f, fields in dump.fields.items() if name not in fields) for name in _TRAINING}

@@ -15,6 +15,8 @@ from rollout_audit.cli.options import (
     Device,
     DeviceName,
     Dumps,
+    InputFormat,
+    Join,
     Layout,
     Limit,
     Maps,
@@ -101,7 +103,9 @@ def analyze(
     dumps: Dumps,
     out: Out = OUT,
     field_map: Maps = None,
+    input_format: InputFormat = None,
     layout: Layout = None,
+    join: Join = None,
     mode: Mode = None,
     preset: Reference = None,
     trainer: TrainerName = None,
@@ -132,7 +136,7 @@ def analyze(
 
     check_output(out)
     _check_names(gates, corrections)
-    dump = open_dump(dumps, field_map=fields, layout=layout)
+    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,

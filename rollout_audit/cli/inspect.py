@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rollout_audit.cli.options import CHUNK_TOKENS, ChunkTokens, Dumps, Layout, Maps, Output
+from rollout_audit.cli.options import CHUNK_TOKENS, ChunkTokens, Dumps, InputFormat, Join, Layout, Maps, Output
 from rollout_audit.cli.parsing import parse_maps
 
 __all__ = ["INSPECT_EPILOG", "inspect"]
@@ -25,7 +25,9 @@ Exit codes:
 def inspect(
     dumps: Dumps,
     field_map: Maps = None,
+    input_format: InputFormat = None,
     layout: Layout = None,
+    join: Join = None,
     output: Output = None,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
 ) -> None:
@@ -37,6 +39,7 @@ def inspect(
     from rollout_audit.reports.inspection import inspection_document
     from rollout_audit.reports.terminal import emit
 
-    inspection = inspect_dump(open_dump(dumps, field_map=fields, layout=layout), chunk_tokens=chunk_tokens)
+    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    inspection = inspect_dump(dump, chunk_tokens=chunk_tokens)
     emit(inspection_document(inspection), output.value if output else None)
     raise typer.Exit(1 if inspection.has_errors else 0)

@@ -43,7 +43,7 @@ def _versions() -> Iterator[Fact]:
 def _devices() -> Iterator[Fact]:
     import torch
 
-    from rollout_audit.dumps.discovery import SUFFIXES
+    from rollout_audit.dumps.formats.table import FORMATS
     from rollout_audit.engines.threads import default_workers
 
     cuda = (
@@ -51,7 +51,7 @@ def _devices() -> Iterator[Fact]:
     )
     yield Fact("CUDA", ", ".join(cuda) or "none: the CPU does the arithmetic", "ok")
     yield Fact("workers", f"{default_workers()} by default", "ok")
-    yield Fact("formats", ", ".join(sorted(set(SUFFIXES.values()))), "ok")
+    yield Fact("formats", ", ".join(FORMATS), "ok")
 
 
 def _folders() -> Iterator[Fact]:

@@ -12,6 +12,8 @@ from rollout_audit.cli.options import (
     TRAINERS_HELP,
     ChunkTokens,
     Dumps,
+    InputFormat,
+    Join,
     Layout,
     Limit,
     Maps,
@@ -62,7 +64,9 @@ def metrics(
     config: Config = "{}",
     per_step: PerStep = False,
     field_map: Maps = None,
+    input_format: InputFormat = None,
     layout: Layout = None,
+    join: Join = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
@@ -81,7 +85,7 @@ def metrics(
     say(config_text(trainer, config))
     for warning in config_warnings(trainer, config):
         say(f"warning: {warning}")
-    dump = open_dump(dumps, field_map=fields, layout=layout)
+    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
     if per_step:
         document = steps_document(trainer, trainer_metrics(dump, trainer, config, per_step=True, **how))

@@ -7,14 +7,19 @@ from typing import Annotated
 
 import typer
 
+from rollout_audit.dumps.formats.table import FORMATS
+
 __all__ = [
     "CHUNK_TOKENS",
+    "LAYOUTS_HELP",
     "TRAINERS_HELP",
     "ChunkTokens",
     "Debug",
     "Device",
     "DeviceName",
     "Dumps",
+    "InputFormat",
+    "Join",
     "Layout",
     "Limit",
     "Maps",
@@ -36,6 +41,9 @@ TRAINERS_HELP = (
     "ms-swift, prime-rl."
 )
 """As the table of trainers, without loading it: a test holds them equal"""
+
+LAYOUTS_HELP = "One of padded, packed, trl, skyrl, roll, areal."
+"""As the table of layouts, without loading NumPy: a test holds them equal"""
 
 CHUNK_TOKENS = 2**19
 """As `dumps.dump.DEFAULT_CHUNK_TOKENS`, without loading it: a test holds them equal"""
@@ -83,10 +91,28 @@ Maps = Annotated[
 Layout = Annotated[
     str | None,
     typer.Option(
-        metavar="padded|packed",
+        metavar="NAME",
         envvar="ROLLOUT_AUDIT_LAYOUT",
-        help="How safetensors are laid out, where content cannot tell.",
+        help=f"How tensors are laid out, where content cannot tell. {LAYOUTS_HELP}",
         show_default="from content",
+    ),
+]
+InputFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_INPUT_FORMAT",
+        help=f"Read every file as this format: {', '.join(FORMATS)}.",
+        show_default="from content",
+    ),
+]
+Join = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DUMP",
+        envvar="ROLLOUT_AUDIT_JOIN",
+        help="A second dump that adds the trainer's log-probs to a rollout-only one, row by row by uid.",
+        show_default=False,
     ),
 ]
 Mode = Annotated[

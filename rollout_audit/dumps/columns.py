@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Batch", "ColumnInfo", "Ragged", "Scalars", "Source", "as_wide", "no_rows"]
+__all__ = ["Batch", "Batches", "ColumnInfo", "Ragged", "Scalars", "Source", "as_wide", "no_rows"]
 
 
 def no_rows() -> NDArray[np.int64]:
@@ -96,11 +96,31 @@ class ColumnInfo:
     is_list: bool
 
 
-class Source(Protocol):
-    """One open file; `plan` and `columns` come from its metadata alone."""
+class Batches(Protocol):
+    """What can be streamed in batches of whole rows."""
+
+    def batches(
+        self, columns: Collection[str], *, size_by: str, chunk_tokens: int, row_groups: Sequence[int]
+    ) -> Iterator[Batch]:
+        """Whole rows of these row groups, about `chunk_tokens` elements of the column `size_by` at a time."""
+        ...
+
+
+class Source(Batches, Protocol):
+    """One open file; all but the batches comes from its metadata alone where the format has such."""
 
     @property
     def columns(self) -> tuple[ColumnInfo, ...]: ...
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """field → column, where the format says more than the names do"""
+        ...
+
+    @property
+    def lacks_training(self) -> str:
+        """why there are no log-probs of the trainer, where the file says so itself"""
+        ...
 
     @property
     def rows(self) -> int: ...
@@ -122,10 +142,4 @@ class Source(Protocol):
 
     def values(self, column: str) -> int:
         """Elements of a column in all rows, nulls included."""
-        ...
-
-    def batches(
-        self, columns: Collection[str], *, size_by: str, chunk_tokens: int, row_groups: Sequence[int]
-    ) -> Iterator[Batch]:
-        """Whole rows of these row groups, about `chunk_tokens` elements of the column `size_by` at a time."""
         ...

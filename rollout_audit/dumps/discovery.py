@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
+import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from posixpath import basename, splitext
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
+from rollout_audit.dumps.formats.table import FORMATS, SUFFIXES, Container, check_format, suffixes_of
 from rollout_audit.dumps.naming import natural_key, report_names
 from rollout_audit.errors import DumpNotFoundError, UnreadableFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["DumpFile", "Format", "discover", "open_binary", "spelt_in_utf8"]
+__all__ = ["PICKLE_ADVICE", "DumpFile", "discover", "members", "open_binary", "sibling_exists", "spelt_in_utf8"]
 
-Format = Literal["parquet", "safetensors"]
-
-SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".pq": "parquet", ".safetensors": "safetensors"}
 _REPORT_FILES = {"report.json", "sequences.parquet"}
 _MAX_HEADER = 100_000_000
 """bytes; the cap of the safetensors library"""
 _HEAD = 512
+_BLANKS = b" \t\r\n\xef\xbb\xbf"
+_MARKS = ((b"PK\x03\x04", "zip"), (b"{", "jsonl"))
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PICKLES = {".pkl", ".pickle"}
+PICKLE_ADVICE = (
+    "a pickle can run any code when it is opened, so it is not; where it was made, save its tensors: "
+    "safetensors.torch.save_file({name: batch[name].contiguous() for name in names}, 'step_7.safetensors')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +41,12 @@ class DumpFile:
     """Relative to the folder that all files share: what the report shows."""
     path: str
     """Absolute path, or the URI of a file elsewhere."""
-    format: Format
+    format: str
+    """a name in `formats.table.FORMATS`"""
     size: int
     """bytes"""
+    parts: tuple[str, ...] = ()
+    """the paths of all files that are read as one, where there are several"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +62,28 @@ class _Place:
         return self.prefix + self.path
 
 
-def discover(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[DumpFile, ...]:
+def discover(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], input_format: str | None = None
+) -> tuple[DumpFile, ...]:
     """The files of a dump, in natural order and each once, whatever the order of the arguments.
 
-    A path is a file, a folder (searched recursively for Parquet and safetensors), a glob or a URI.
+    A path is a file, a folder (searched recursively for the suffixes of `formats.table`), a glob or a URI.
+    `format` of a file is what its first bytes tell; `identify` looks further into it. `input_format` forces one.
 
     Raises:
         DumpNotFoundError: nothing there, or nothing of a known format.
         UnreadableFileError: a file that is empty, truncated or of another kind than its name says.
+        UsageError: no such input format.
     """
+    check_format(input_format)
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise DumpNotFoundError("no dump given: name a file, a folder, a glob or a URI")
-    found = sorted((place for path in given for place in _expand(os.fspath(path))), key=_order)
+    suffixes = suffixes_of(input_format)
+    found = sorted((place for path in given for place in _expand(os.fspath(path), suffixes)), key=_order)
     places = sorted({_identity(place): place for place in found}.values(), key=_order)
     names = report_names([place.uri for place in places])
-    return tuple(_describe(place, name) for place, name in zip(places, names, strict=True))
+    return tuple(_describe(place, name, input_format) for place, name in zip(places, names, strict=True))
 
 
 def open_binary(path: str) -> IO[bytes]:
@@ -76,6 +93,21 @@ def open_binary(path: str) -> IO[bytes]:
     import fsspec
 
     return cast("IO[bytes]", fsspec.open(path, "rb").open())
+
+
+def members(path: str) -> tuple[str, ...]:
+    """Names in a zip archive, empty where it is cut off."""
+    try:
+        with open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
+            return tuple(archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return ()
+
+
+def sibling_exists(path: str, name: str) -> bool:
+    """Whether a file of that name stands in the folder of the file."""
+    place = _locate(path)
+    return bool(place.fs.exists(f"{place.path.rpartition('/')[0]}/{name}"))
 
 
 def spelt_in_utf8(path: str) -> bool:
@@ -105,30 +137,30 @@ def _locate(path: str) -> _Place:
     return _Place(fs, inner, "" if protocol == "file" else f"{protocol}://")
 
 
-def _expand(path: str) -> Iterator[_Place]:
+def _expand(path: str, suffixes: Sequence[str]) -> Iterator[_Place]:
     if not path:
         raise DumpNotFoundError("the path is empty: name a file, a folder, a glob or a URI")
     place = _locate(path)
     if place.fs.isfile(place.path):
         yield place
     elif place.fs.isdir(place.path):
-        yield from _folder(place, path)
+        yield from _folder(place, path, suffixes)
     else:
-        yield from _glob(place, path)
+        yield from _glob(place, path, suffixes)
 
 
-def _glob(place: _Place, typed: str) -> Iterator[_Place]:
+def _glob(place: _Place, typed: str, suffixes: Sequence[str]) -> Iterator[_Place]:
     hits = [_Place(place.fs, hit, place.prefix) for hit in _matches(place)]
     if not hits:
         raise DumpNotFoundError(f"{typed}: {_nothing_there(place)}")
     files = [hit for hit in hits if hit.fs.isfile(hit.path)]
-    known = [hit for hit in files if _suffix(hit.path) in SUFFIXES]
-    folders = [hit for hit in hits if hit.fs.isdir(hit.path) and any(map(_is_known, _walk(hit)))]
+    known = [hit for hit in files if _suffix(hit.path) in suffixes]
+    folders = [hit for hit in hits if hit.fs.isdir(hit.path) and any(_suffix(p) in suffixes for p in _walk(hit))]
     yield from known if known or folders else files
     for folder in folders:
-        yield from _folder(folder, folder.path)
+        yield from _folder(folder, folder.path, suffixes)
     if not (files or folders):
-        raise DumpNotFoundError(f"{typed}: no .parquet or .safetensors file in the folders that match")
+        raise DumpNotFoundError(f"{typed}: no {_either(suffixes)} file in the folders that match")
 
 
 def _matches(place: _Place) -> list[str]:
@@ -140,19 +172,20 @@ def _is_pattern(path: str) -> bool:
     return any(mark in path for mark in "*?[")
 
 
-def _is_known(path: str) -> bool:
-    return _suffix(path) in SUFFIXES
+def _either(suffixes: Sequence[str]) -> str:
+    return " or ".join((", ".join(suffixes[:-1]), suffixes[-1]) if suffixes[1:] else suffixes)
 
 
 def _nothing_there(place: _Place) -> str:
     return "no file matches this pattern" if _is_pattern(place.path) else "no such file or folder"
 
 
-def _folder(place: _Place, typed: str) -> Iterator[_Place]:
+def _folder(place: _Place, typed: str, suffixes: Sequence[str]) -> Iterator[_Place]:
     paths = list(_walk(place))
-    if not any(map(_is_known, paths)):
-        raise DumpNotFoundError(f"{typed}: {_what_is_there(place, paths)}")
-    yield from (_Place(place.fs, path, place.prefix) for path in paths if _is_known(path))
+    known = [path for path in paths if _suffix(path) in suffixes]
+    if not known:
+        raise DumpNotFoundError(f"{typed}: {_what_is_there(place, paths, suffixes)}")
+    yield from (_Place(place.fs, path, place.prefix) for path in known)
 
 
 def _walk(place: _Place) -> Iterator[str]:
@@ -171,21 +204,22 @@ def _visible(name: str) -> bool:
     return not name.startswith(".")
 
 
-def _what_is_there(place: _Place, paths: Sequence[str]) -> str:
+def _what_is_there(place: _Place, paths: Sequence[str], suffixes: Sequence[str]) -> str:
     if not paths and _is_report(map(basename, place.fs.ls(place.path, detail=False))):
         return "a report of this tool, not a dump"
     if not paths:
-        return "the folder holds no file; expected .parquet or .safetensors"
+        return f"the folder holds no file; expected {_either(suffixes)}"
     counts = Counter(_suffix(path) or "no suffix" for path in paths)
     listed = ", ".join(f"{count} × {suffix}" for suffix, count in sorted(counts.items()))
-    return f"no .parquet or .safetensors file in the folder (found {listed})"
+    pickles = f"; {PICKLE_ADVICE}" if counts.keys() & _PICKLES else ""
+    return f"no {_either(suffixes)} file in the folder (found {listed}){pickles}"
 
 
 def _suffix(path: str) -> str:
     return splitext(path)[1].lower()
 
 
-def _describe(place: _Place, name: str) -> DumpFile:
+def _describe(place: _Place, name: str, input_format: str | None) -> DumpFile:
     try:
         size = int(place.fs.size(place.path))
         with place.fs.open(place.path, "rb") as stream:
@@ -194,34 +228,61 @@ def _describe(place: _Place, name: str) -> DumpFile:
             tail = stream.read(4)
     except OSError as error:
         raise UnreadableFileError(f"{place.uri}: cannot be read ({error.strerror or type(error).__name__})") from error
-    return DumpFile(name, place.uri, _recognise(place.uri, size, head, tail), size)
+    if input_format is None:
+        return DumpFile(name, place.uri, _recognise(place.uri, size, head, tail), size)
+    if problem := _foreign(head, size):
+        raise UnreadableFileError(f"{place.uri}: {problem}")
+    return DumpFile(name, place.uri, input_format, size)
 
 
-def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Format:
-    """The format by content; the name only helps to say what is wrong."""
+def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
+    """The kind of file by content; the name only helps to say what is wrong."""
+    named = SUFFIXES.get(_suffix(path))
     if head[:4] == b"PAR1" and tail == b"PAR1" and size >= 12:
         return "parquet"
+    if size == 0 and named == "jsonl":
+        return "jsonl"  # a rank that had nothing to write
     if problem := _foreign(head, size):
         raise UnreadableFileError(f"{path}: {problem}")
     if head[:4] == b"PAR1":
         raise UnreadableFileError(f"{path}: Parquet without its footer, truncated or still being written")
-    if SUFFIXES.get(_suffix(path)) == "parquet":
+    if named == "parquet":
         raise UnreadableFileError(f"{path}: not a Parquet file (begins with {head[:8]!r})")
-    return _recognise_tensors(path, size, head)
+    if named == "safetensors" or _looks_like_tensors(head):
+        _check_tensors(path, size, head)
+        return "safetensors"
+    if kind := next((kind for mark, kind in _MARKS if head.lstrip(_BLANKS).startswith(mark)), None):
+        return _in_archive(path) if kind == "zip" else "jsonl"
+    raise UnreadableFileError(f"{path}: {_unknown(head)}")
 
 
-def _recognise_tensors(path: str, size: int, head: bytes) -> Format:
-    named = SUFFIXES.get(_suffix(path)) == "safetensors"
-    if not named and not _looks_like_tensors(head):
-        raise UnreadableFileError(
-            f"{path}: neither Parquet nor safetensors (begins with {head[:8]!r}), the formats that are read"
-        )
+def _unknown(head: bytes) -> str:
+    if _PICKLE.match(head):
+        return f"a pickle; {PICKLE_ADVICE}"
+    return (
+        f"of no format that is read (begins with {head[:8]!r}); known are {', '.join(FORMATS)}, "
+        "and --input-format forces one"
+    )
+
+
+def _in_archive(path: str) -> Container:
+    """torch.save and numpy.savez both write zip archives."""
+    inside = members(path)
+    if not inside:
+        raise UnreadableFileError(f"{path}: zip archive without its directory, truncated or still being written")
+    if any(name.endswith("data.pkl") for name in inside):
+        return "torch"
+    if all(name.endswith(".npy") for name in inside):
+        return "npz"
+    raise UnreadableFileError(f"{path}: a zip archive of {inside[0]!r}; unpack it, or give a .pt or .npz file")
+
+
+def _check_tensors(path: str, size: int, head: bytes) -> None:
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or (8 + length > size and _looks_like_tensors(head)):
         raise UnreadableFileError(f"{path}: truncated safetensors ({size} bytes), or still being written")
     if length > _MAX_HEADER or not _looks_like_tensors(head):
         raise UnreadableFileError(f"{path}: not a safetensors file (its header would be {length} bytes long)")
-    return "safetensors"
 
 
 def _looks_like_tensors(head: bytes) -> bool:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from rollout_audit.dumps.columns import ColumnInfo
-from rollout_audit.dumps.discovery import DumpFile, discover
+from rollout_audit.dumps.discovery import DumpFile
 from rollout_audit.dumps.fault_log import FaultLog
-from rollout_audit.dumps.fields import FIELDS, Mapped, resolve_fields
-from rollout_audit.dumps.naming import step_from_path
+from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, Mapped
+from rollout_audit.dumps.join import Join, JoinedSource, join_dumps
+from rollout_audit.dumps.layouts import check_layout
 from rollout_audit.dumps.notes import notes_on
+from rollout_audit.dumps.opening import FileInfo, found_files
 from rollout_audit.dumps.rows import rows_of_chunk
-from rollout_audit.dumps.sources import check_layout, open_source
+from rollout_audit.dumps.sources import open_source
 from rollout_audit.dumps.streaming import Selection, stream
-from rollout_audit.errors import NothingToAuditError, UnreadableFileError
+from rollout_audit.errors import MissingFieldError, NothingToAuditError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rollout_audit.dumps.chunk import Chunk, Finding, Row
-    from rollout_audit.dumps.columns import Source
+    from rollout_audit.dumps.columns import Batches
 
 __all__ = ["DEFAULT_CHUNK_TOKENS", "Dump", "FileInfo", "OnFault", "Part", "open_dump"]
 
 DEFAULT_CHUNK_TOKENS = 2**19
 OnFault = Literal["stop", "drop"]
-_LISTS = {field.name for field in FIELDS if field.kind == "token"}
-_NUMERIC = {*_LISTS, "advantages", "reward", "step"}
-_NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +39,6 @@ class Part:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """What the footer of one file says."""
-
-    file: DumpFile
-    columns: tuple[ColumnInfo, ...]
-    fields: Mapping[str, Mapped]
-    rows: int
-    row_groups: tuple[int, ...]
-    """rows of each"""
-    values: int
-    """elements of the rollout's log-probs; in Parquet an empty list counts as one"""
-    step: int
-    """of rows without one of their own: from the metadata, else from the path"""
-    digest: str
-    """SHA-256 over size and footer (header), hexadecimal"""
-
-    def column(self, name: str) -> ColumnInfo:
-        return next(column for column in self.columns if column.name == name)
-
-
 @dataclass(frozen=True)
 class Dump:
     """Files opened for reading, footers only. Plain data: it can be pickled and read from elsewhere."""
@@ -70,6 +46,9 @@ class Dump:
     infos: tuple[FileInfo, ...]
     layout: str | None = None
     field_map: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[Finding, ...] = ()
+    """files that were found and are no part of the dump, rows that have no partner in a joined one"""
+    join: Join | None = None
 
     @property
     def files(self) -> tuple[DumpFile, ...]:
@@ -97,8 +76,8 @@ class Dump:
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """What the footers alone give reason to say: absent mask, half precision, mixed types."""
-        return notes_on(self.infos)
+        """What the footers alone give reason to say: absent mask, half precision, mixed types, files left out."""
+        return (*notes_on(self.infos), *self.left_out)
 
     def has(self, field_name: str) -> bool:
         """Whether every file holds the field."""
@@ -107,6 +86,21 @@ class Dump:
     def has_any(self, field_name: str) -> bool:
         """Whether some file holds the field."""
         return any(field_name in info.fields for info in self.infos)
+
+    def source(self, file: int) -> Batches:
+        """The file of that index, open for reading, with what is joined to it."""
+        info = self.infos[file]
+        source = open_source(info.file, self.layout)
+        return JoinedSource(source, info, self.join) if self.join else source
+
+    def require_training(self) -> None:
+        """Raises MissingFieldError if a file holds the rollout's log-probs alone: rows can be read, not compared."""
+        info = next((info for info in self.infos if info.lacks_training), None)
+        if info is not None:
+            raise MissingFieldError(
+                f"{info.file.name}: no log-probs of the trainer, {info.lacks_training}; add them with --join DUMP, "
+                "where DUMP holds them beside the same uid"
+            )
 
     def digest(self, file: DumpFile) -> str:
         """SHA-256 over the size and the footer (header) of the file, hexadecimal."""
@@ -149,9 +143,11 @@ class Dump:
 
         Raises:
             DumpFaultError: an error-level fault, with `on_fault="stop"`.
+            MissingFieldError: a file holds the rollout's log-probs alone.
             NothingToAuditError: no row, or no valid token.
             UnreadableFileError: damaged data.
         """
+        self.require_training()
         log = FaultLog() if log is None else log
         log.notes.update(self.notes)
         selection = Selection(_wanted(fields), chunk_tokens, on_fault, steps, limit)
@@ -186,7 +182,8 @@ class Dump:
             DumpFaultError: an error-level fault, with `on_fault="stop"`.
             UnreadableFileError: damaged data.
         """
-        for chunk in self.chunks(on_fault=on_fault, steps=steps, limit=limit, parts=self.parts()):
+        selection = Selection(_wanted(None), DEFAULT_CHUNK_TOKENS, on_fault, steps, limit)
+        for chunk in stream(self, selection, FaultLog(), self.parts()):
             yield from rows_of_chunk(chunk, self.files[chunk.file].name)
 
 
@@ -195,56 +192,44 @@ def open_dump(
     *,
     field_map: Mapping[str, str] | None = None,
     layout: str | None = None,
+    input_format: str | None = None,
+    join: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
 ) -> Dump:
     """Find the files of a dump and read their footers.
 
     Args:
         paths: files, folders, globs or URIs.
         field_map: field → column, where a column has a name of its own.
-        layout: `padded` or `packed`: how safetensors are laid out, where content cannot tell.
+        layout: how tensors are laid out, where content cannot tell: a name in `layouts.LAYOUTS`.
+        input_format: a name in `formats.table.FORMATS`, where content cannot tell or is to be overruled.
+        join: a second dump, whose rows add the trainer's log-probs (and whatever the first lacks) by `uid`.
+            `field_map` then speaks of whichever dump has the column.
 
     Raises:
         DumpNotFoundError: nothing there, or nothing of a known format.
         UnreadableFileError: truncated, foreign or damaged.
         MissingFieldError: a needed column is not there.
-        UsageError: an unknown field or layout, or an ambiguous column.
+        UsageError: an unknown field, layout or format, an ambiguous column, or a layout that must be named.
     """
     check_layout(layout)
-    files = discover(paths)
     mapping = dict(field_map or {})
-    return Dump(tuple(_inform(file, mapping, layout) for file in files), layout, mapping)
+    if join is None:
+        infos, others = found_files(paths, mapping, layout, input_format)
+        return Dump(tuple(infos), layout, mapping, tuple(others))
+    infos, others = found_files(paths, mapping, layout, input_format, needed=LOG_PROBS[:1], partial=True)
+    second, more = found_files(join, mapping, layout, None, needed=LOG_PROBS[1:], partial=True)
+    _check_maps(mapping, [*infos, *second])
+    joined, made, unmatched = join_dumps(infos, second, layout)
+    return Dump(tuple(joined), layout, mapping, (*others, *more, *unmatched), made)
+
+
+def _check_maps(field_map: Mapping[str, str], infos: Sequence[FileInfo]) -> None:
+    """Raises MissingFieldError for a column that is in neither dump."""
+    for name, column in field_map.items():
+        if not any(name in info.fields and info.fields[name].column == column for info in infos):
+            raise MissingFieldError(f"--map {name}={column}: no column is named {column!r} in either dump")
 
 
 def _wanted(fields: Collection[str] | None) -> frozenset[str]:
     always = {"rollout_log_probs", "old_log_probs", "log_probs", "response_mask", "step"}
     return frozenset(f.name for f in FIELDS) if fields is None else frozenset(always | set(fields))
-
-
-def _inform(file: DumpFile, field_map: Mapping[str, str], layout: str | None) -> FileInfo:
-    source = open_source(file, layout)
-    usable = [column for column in source.columns if column.is_list or column.element != "null"]
-    mapping = resolve_fields([column.name for column in usable], field_map, where=file.name)
-    _check_types(file, source.columns, mapping)
-    values = source.values(mapping["rollout_log_probs"].column)
-    step = source.step if source.step is not None else step_from_path(file.path)
-    return FileInfo(file, source.columns, mapping, source.rows, source.row_groups, values, step, _digest(file, source))
-
-
-def _digest(file: DumpFile, source: Source) -> str:
-    return hashlib.sha256(file.size.to_bytes(8, "little") + source.footer).hexdigest()
-
-
-def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mapping[str, Mapped]) -> None:
-    by_name = {column.name: column for column in columns}
-    for name, mapped in mapping.items():
-        column = by_name[mapped.column]
-        if problem := _type_problem(name, column):
-            raise UnreadableFileError(f"{file.name}: column {column.name!r} ({name}) holds {column.type}, {problem}")
-
-
-def _type_problem(name: str, column: ColumnInfo) -> str | None:
-    if name in _LISTS and not column.is_list:
-        return "expected a list of numbers a row (of the shape of the rollout's log-probs)"
-    if name in _NUMERIC and column.element not in _NUMBERS:
-        return "which is not read; store integers, float64, float32, float16 or bfloat16"
-    return None

@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING, Literal
 from rollout_audit.errors import MissingFieldError, UnreadableFileError, UsageError, suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["FIELDS", "FIELD_NAMES", "Field", "Kind", "Mapped", "Origin", "resolve_fields"]
+__all__ = [
+    "FIELDS",
+    "FIELD_NAMES",
+    "LOG_PROBS",
+    "TRAINING",
+    "Field",
+    "Kind",
+    "Mapped",
+    "Origin",
+    "named_log_probs",
+    "resolve_fields",
+]
 
 Kind = Literal["token", "row", "either"]
-Origin = Literal["exact", "alias", "map"]
+Origin = Literal["exact", "alias", "format", "map", "join"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +133,19 @@ FIELDS: tuple[Field, ...] = (
     Field("step", "row", ("steps", "global_step", "global_steps", "rollout_id", "training_step")),
 )
 
+LOG_PROBS = ("rollout_log_probs", "old_log_probs")
+"""What a dump needs, the second also under the name of `log_probs`"""
+TRAINING = {"old_log_probs", "log_probs"}
 FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in FIELDS)
 
 
 def resolve_fields(
-    columns: Iterable[str], field_map: Mapping[str, str] | None = None, *, where: str = "the dump"
+    columns: Iterable[str],
+    field_map: Mapping[str, str] | None = None,
+    *,
+    where: str = "the dump",
+    format_map: Mapping[str, str] | None = None,
+    needed: Collection[str] = LOG_PROBS,
 ) -> dict[str, Mapped]:
     """Which column holds which field.
 
@@ -134,6 +153,8 @@ def resolve_fields(
         columns: the names in one file.
         field_map: field → column, as `--map` gives it; outranks names and aliases.
         where: what an error calls the file.
+        format_map: field → column, as the format of the file says; outranked by `field_map` alone.
+        needed: the log-probs that must be there; `old_log_probs` and `log_probs` stand for each other.
 
     Raises:
         UsageError: `--map` names an unknown field, or two aliases of one field are there (of a per-row field
@@ -145,16 +166,32 @@ def resolve_fields(
     chosen = dict(field_map or {})
     _check_duplicates(names, where)
     _check_map(chosen, names, where)
-    taken = set(chosen.values())
-    found = {f.name: _find(f, [n for n in names if n not in taken], chosen, where) for f in FIELDS}
+    given = _given(chosen, format_map or {}, names)
+    taken = {mapped.column for mapped in given.values()}
+    free = [name for name in names if name not in taken]
+    found = {f.name: given.get(f.name) or _find(f, free, where) for f in FIELDS}
     mapping = {name: mapped for name, mapped in found.items() if mapped}
-    _check_needed(mapping, names, where)
+    _check_needed(mapping, names, where, needed)
     return mapping
 
 
-def _find(field: Field, free: list[str], chosen: Mapping[str, str], where: str) -> Mapped | None:
-    if field.name in chosen:
-        return Mapped(chosen[field.name], "map")
+def named_log_probs(fields: Collection[str]) -> set[str]:
+    """Every name under which a column may hold one of these log-probs."""
+    chosen = set(fields) | (TRAINING if "old_log_probs" in fields else set())
+    return {name for field in FIELDS if field.name in chosen for name in (field.name, *field.aliases)}
+
+
+def _given(chosen: Mapping[str, str], format_map: Mapping[str, str], names: list[str]) -> dict[str, Mapped]:
+    """What need not be found: columns that a person or the format names."""
+    of_format = {
+        field: Mapped(column, "format")
+        for field, column in format_map.items()
+        if column in names and column not in chosen.values()
+    }
+    return of_format | {field: Mapped(column, "map") for field, column in chosen.items()}
+
+
+def _find(field: Field, free: list[str], where: str) -> Mapped | None:
     if field.name in free:
         return Mapped(field.name, "exact")
     hits = [alias for alias in field.aliases if alias in free]
@@ -185,10 +222,10 @@ def _check_map(chosen: Mapping[str, str], names: list[str], where: str) -> None:
             )
 
 
-def _check_needed(mapping: Mapping[str, Mapped], names: list[str], where: str) -> None:
-    if "rollout_log_probs" not in mapping:
+def _check_needed(mapping: Mapping[str, Mapped], names: list[str], where: str, needed: Collection[str]) -> None:
+    if "rollout_log_probs" in needed and "rollout_log_probs" not in mapping:
         raise MissingFieldError(_missing("rollout_log_probs", names, mapping, where))
-    if "old_log_probs" not in mapping and "log_probs" not in mapping:
+    if "old_log_probs" in needed and not TRAINING & mapping.keys():
         raise MissingFieldError(_missing("old_log_probs", names, mapping, where, " (or log_probs)"))
 
 

@@ -9,7 +9,7 @@ from rollout_audit.dumps.chunk import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rollout_audit.dumps.dump import FileInfo
+    from rollout_audit.dumps.opening import FileInfo
 
 __all__ = ["notes_on"]
 
@@ -18,8 +18,15 @@ _COARSE = {"float16": "3 digits", "bfloat16": "2 digits"}
 
 
 def notes_on(infos: Sequence[FileInfo]) -> tuple[Finding, ...]:
-    """Absent mask, two mask columns, half precision, types that differ: each said once for the dump."""
-    return (*_mask_notes(infos), *_type_notes(infos))
+    """Absent trainer, absent mask, two mask columns, half precision, types that differ: each said once for the dump."""
+    return (*_rollout_notes(infos), *_mask_notes(infos), *_type_notes(infos))
+
+
+def _rollout_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
+    alone = [info for info in infos if info.lacks_training]
+    if alone:
+        text = f"no log-probs of the trainer in {len(alone)} of {len(infos)} files: {alone[0].lacks_training}"
+        yield Finding("rollout_only", "error", text, alone[0].file.name, count=len(alone))
 
 
 def _mask_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars
 from rollout_audit.dumps.discovery import DumpFile, open_binary, spelt_in_utf8
 from rollout_audit.dumps.naming import step_in_metadata
+from rollout_audit.dumps.native import LACKS_TRAINING, STORED_AS
 from rollout_audit.dumps.ragged import element_name, is_list_type, to_ragged, to_scalars
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 __all__ = ["ParquetSource"]
 
@@ -48,12 +49,17 @@ class ParquetSource:
         path = self._file.path
         return path if "://" not in path and spelt_in_utf8(path) else open_binary(path)
 
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def lacks_training(self) -> str:
+        return str((self._schema.metadata or {}).get(LACKS_TRAINING, b""), "utf-8", "replace")
+
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
-        return tuple(
-            ColumnInfo(field.name, str(field.type), element_name(field.type), is_list_type(_plain(field.type)))
-            for field in self._schema
-        )
+        return tuple(map(_described, self._schema))
 
     @property
     def rows(self) -> int:
@@ -126,6 +132,13 @@ class ParquetSource:
             for place, path in enumerate(paths)
             if path == info.name or path.startswith(f"{info.name}.")
         }
+
+
+def _described(field: Any) -> ColumnInfo:
+    """The column as it is; one that this tool widened from half precision as what it was."""
+    half = (field.metadata or {}).get(STORED_AS, b"").decode()
+    kind = f"{field.type} of {half}" if half else str(field.type)
+    return ColumnInfo(field.name, kind, half or element_name(field.type), is_list_type(_plain(field.type)))
 
 
 def _plain(kind: Any) -> Any:

@@ -2,31 +2,116 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from rollout_audit.errors import UsageError, suggest
+from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from rollout_audit.dumps.columns import Source
     from rollout_audit.dumps.discovery import DumpFile
+    from rollout_audit.dumps.records import Record
 
-__all__ = ["LAYOUTS", "check_layout", "open_source"]
-
-LAYOUTS = ("padded", "packed")
-
-
-def check_layout(layout: str | None) -> None:
-    """Raises UsageError for a tensor layout that nobody knows."""
-    if layout is not None and layout not in LAYOUTS:
-        raise UsageError(f"layout = {layout!r}: expected {' or '.join(LAYOUTS)}{suggest(layout, LAYOUTS)}")
+__all__ = ["open_source"]
 
 
 def open_source(file: DumpFile, layout: str | None = None) -> Source:
-    """Open one file; reads its footer or header only."""
-    if file.format == "parquet":
-        from rollout_audit.dumps.parquet import ParquetSource
+    """Open one file; reads its footer or header where the format has one, else as much as says what rows there are.
 
-        return ParquetSource(file)
+    Raises:
+        UnreadableFileError: damaged, or not of the format it is taken for.
+        UsageError: the layout of tensors cannot be told, or is not the one asked for.
+    """
+    return _READERS[file.format](file, layout)
+
+
+def _parquet(file: DumpFile, _layout: str | None) -> Source:
+    from rollout_audit.dumps.parquet import ParquetSource
+
+    return ParquetSource(file)
+
+
+def _safetensors(file: DumpFile, layout: str | None) -> Source:
+    from rollout_audit.dumps.stores import SafetensorsStore
     from rollout_audit.dumps.tensors import TensorSource
 
-    return TensorSource(file, layout)
+    return TensorSource(file, SafetensorsStore(file), layout)
+
+
+def _npz(file: DumpFile, layout: str | None) -> Source:
+    from rollout_audit.dumps.stores import npz_store
+    from rollout_audit.dumps.tensors import TensorSource
+
+    return TensorSource(file, npz_store(file), layout)
+
+
+def _torch(file: DumpFile, layout: str | None) -> Source:
+    from rollout_audit.dumps.formats.plain import source_of
+    from rollout_audit.dumps.torch_files import load_tensors
+
+    return source_of(file, load_tensors(file), layout)
+
+
+def _jsonl(module: str, file: DumpFile, _layout: str | None) -> Source:
+    from importlib import import_module
+
+    from rollout_audit.dumps.jsonl import JsonlSource
+
+    dialect = import_module(f"rollout_audit.dumps.formats.{module}")
+    return JsonlSource(file, dialect.unpack, dialect.FIELDS)
+
+
+def _slime(file: DumpFile, _layout: str | None) -> Source:
+    from rollout_audit.dumps.formats.slime import TRAIN_FIELDS, train_rows
+
+    return _rows_of(file, lambda contents: train_rows(contents[0][1]), TRAIN_FIELDS)
+
+
+def _slime_rollout(file: DumpFile, _layout: str | None) -> Source:
+    from rollout_audit.dumps.formats.slime import ROLLOUT_FIELDS, rollout_rows
+
+    return _rows_of(file, lambda contents: rollout_rows(contents[0][1]), ROLLOUT_FIELDS)
+
+
+def _miles(file: DumpFile, _layout: str | None) -> Source:
+    from rollout_audit.dumps.formats.miles import FIELDS, merged_rows
+
+    return _rows_of(file, merged_rows, FIELDS)
+
+
+def _rows_of(
+    file: DumpFile, rows: Callable[[Sequence[tuple[str, Any]]], list[Record]], fields: Mapping[str, str]
+) -> Source:
+    """Rows of one `.pt` file, or of the files of all ranks."""
+    from rollout_audit.dumps.naming import whole_number
+    from rollout_audit.dumps.records import RecordSource
+    from rollout_audit.dumps.torch_files import load_tensors, zip_footer
+
+    paths = file.parts or (file.path,)
+    contents = [(path.rpartition("/")[2], load_tensors(file, path)) for path in paths]
+    try:
+        records = rows(contents)
+        step = whole_number(str(contents[0][1].get("rollout_id")))
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UnreadableFileError(f"{file.name}: not as {file.format} writes it ({reason})") from error
+    footer = b"".join(map(zip_footer, paths))
+    return RecordSource(records, where=file.name, footer=footer, step=step, fields=fields)
+
+
+_READERS: Mapping[str, Callable[[DumpFile, str | None], Source]] = {
+    "parquet": _parquet,
+    "miles-dashboard": _parquet,
+    "safetensors": _safetensors,
+    "npz": _npz,
+    "torch": _torch,
+    "jsonl": partial(_jsonl, "plain"),
+    "nemo-rl": partial(_jsonl, "nemo_rl"),
+    "prime-rl": partial(_jsonl, "prime_rl"),
+    "open-instruct": partial(_jsonl, "open_instruct"),
+    "slime": _slime,
+    "slime-rollout": _slime_rollout,
+    "miles": _miles,
+}

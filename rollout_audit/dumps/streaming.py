@@ -13,7 +13,6 @@ from rollout_audit.dumps.faults import KINDS, Fault
 from rollout_audit.dumps.packing import CheckedChunk, pack, select_rows
 from rollout_audit.dumps.per_row import WholeNumbers, steps_of
 from rollout_audit.dumps.rows import row_uid
-from rollout_audit.dumps.sources import open_source
 from rollout_audit.errors import DumpFaultError
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _batches(
         info = dump.infos[index]
         if _file_is_outside(info, selection.steps):
             continue
-        source = open_source(info.file, dump.layout)
+        source = dump.source(index)
         mapping = {name: mapped.column for name, mapped in info.fields.items() if name in selection.fields}
         for batch in source.batches(
             frozenset(mapping.values()),

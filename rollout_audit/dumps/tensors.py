@@ -1,37 +1,32 @@
-"""safetensors: padded [B, T] or packed [N] tensors, read a slice of rows at a time."""
+"""Tensors of a batch: padded [B, T], packed [N], or as one trainer lays them out, read a slice of rows at a time."""
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide
-from rollout_audit.dumps.discovery import DumpFile, open_binary, spelt_in_utf8
 from rollout_audit.dumps.fields import FIELDS
+from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, response_places
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from rollout_audit.dumps.discovery import DumpFile
+    from rollout_audit.dumps.stores import Opened, Store, Tensor
 
 __all__ = ["TensorSource"]
 
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _WHOLE = dict.fromkeys(("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8"), "int")
-_ELEMENTS = {**_FLOATS, **_WHOLE, "BOOL": "bool"}
-"""safetensors' name → the element of `ColumnInfo`"""
+_ELEMENTS = {**_FLOATS, **_WHOLE, "BOOL": "bool", "TEXT": "text"}
+"""the type's name → the element of `ColumnInfo`"""
 
 _OFFSETS = "cu_seqlens"
 _LENGTHS = ("lengths", "response_lengths")
@@ -39,49 +34,40 @@ _LEAD_NAMES = next((field.name, *field.aliases) for field in FIELDS if field.nam
 _ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in (field.name, *field.aliases)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    name: str
-    type: str
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-
 class TensorSource:
-    """One safetensors file; opening it reads the header and the row lengths.
+    """One file of named tensors; opening it reads what describes them, and the row lengths.
 
     Raises:
-        UnreadableFileError: truncated or damaged, packed without `cu_seqlens` or `lengths`, shapes that do
-            not fit each other.
+        UnreadableFileError: packed without `cu_seqlens` or `lengths`, shapes that do not fit each other.
+        UsageError: content leaves two readings, or lacks what the layout asked for needs.
     """
 
-    def __init__(self, file: DumpFile, layout: str | None = None) -> None:
-        self._file = file
-        with _local_path(file) as path:
-            self.footer = _header(path)
-            with self._opened(path) as stored:
-                self._metadata: dict[str, str] = stored.metadata() or {}
-                views = {name: stored.get_slice(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
-                self._tensors = {n: _Tensor(n, str(v.get_dtype()), tuple(v.get_shape())) for n, v in views.items()}
-                self._offsets, self._width = self._read_rows(stored, layout)
+    lacks_training = ""
 
-    @contextmanager
-    def _opened(self, path: str) -> Iterator[Any]:
-        try:
-            stored = safe_open(path, framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise UnreadableFileError(f"{self._file.path}: {_damage(self.footer, self._file.size)}") from error
-        with stored:
-            yield stored
+    def __init__(self, file: DumpFile, store: Store, layout: str | None = None) -> None:
+        self._file = file
+        self._store = store
+        self._tensors = store.tensors
+        self.footer = store.footer
+        self._layout = layout_of(self._tensors, self._lead, layout, file.name)
+        self._mask = mask_column(self._layout, self._tensors)
+        with store.opened() as stored:
+            self._offsets, self._width = self._read_rows(stored, self._layout)
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """What the layout says of names; nothing where content is read as it is."""
+        named = {f: c for f, c in (self._layout.fields if self._layout else {}).items() if c in self._tensors}
+        return named | ({"response_mask": self._mask} if self._mask else {})
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
-        return tuple(self._info(t) for name, t in self._tensors.items() if name not in {_OFFSETS, *_LENGTHS})
+        stored = tuple(self._info(t) for name, t in self._tensors.items() if name not in {_OFFSETS, *_LENGTHS})
+        if self._mask is None or self._mask in self._tensors:
+            return stored
+        return (*stored, ColumnInfo(self._mask, "product", "float64", is_list=True))
 
-    def _info(self, tensor: _Tensor) -> ColumnInfo:
+    def _info(self, tensor: Tensor) -> ColumnInfo:
         is_list = self._is_list(tensor)
         fits = is_list or tensor.size == self.rows or not tensor.shape
         element = _ELEMENTS.get(tensor.type, "other") if fits else "other"
@@ -97,7 +83,7 @@ class TensorSource:
 
     @property
     def step(self) -> int | None:
-        return step_in_metadata(self._metadata)
+        return step_in_metadata(self._store.metadata)
 
     def values(self, column: str) -> int:  # noqa: ARG002 - every token tensor has the same rows
         return int(self._offsets[-1])
@@ -110,13 +96,10 @@ class TensorSource:
         chunk_tokens: int,
         row_groups: Sequence[int],  # noqa: ARG002 - there is one
     ) -> Iterator[Batch]:
-        wanted = [tensor for name, tensor in self._tensors.items() if name in columns]
-        with _local_path(self._file) as path:
-            for first, last in self._cuts(chunk_tokens):
-                numbers = np.arange(first, last, dtype=np.int64)
-                with self._opened(path) as stored:  # anew, or every page of the mapping read so far stays in memory
-                    read = {tensor.name: self._slice(stored, tensor, first, last) for tensor in wanted}
-                yield Batch(numbers, read)
+        for first, last in self._cuts(chunk_tokens):
+            numbers = np.arange(first, last, dtype=np.int64)
+            with self._store.opened() as stored:
+                yield Batch(numbers, self._slice(stored, columns, first, last))
 
     def _cuts(self, chunk_tokens: int) -> Iterator[tuple[int, int]]:
         """Row ranges of about `chunk_tokens` stored elements, padding included."""
@@ -128,19 +111,59 @@ class TensorSource:
             yield first, last
             first = last
 
-    def _slice(self, stored: Any, tensor: _Tensor, first: int, last: int) -> Ragged | Scalars:
-        offsets = self._offsets[first : last + 1] - self._offsets[first]
-        if not self._is_list(tensor):
-            span = (first, last) if tensor.shape else (0, 1)
-            return _per_row(self._read(stored, tensor, *span), last - first)
-        if self._width is None:
-            return Ragged(self._read(stored, tensor, int(self._offsets[first]), int(self._offsets[last])), offsets)
-        values = self._read(stored, tensor, first * self._width, last * self._width)
-        if len(values) > offsets[-1]:  # padding
-            values = values.reshape(-1, self._width)[np.arange(self._width) < np.diff(offsets)[:, None]]
-        return Ragged(values, offsets)
+    def _slice(self, stored: Opened, columns: Collection[str], first: int, last: int) -> dict[str, Ragged | Scalars]:
+        offsets, kept = self._kept(stored, first, last)
+        read: dict[str, Ragged | Scalars] = {}
+        for name in columns:
+            tensor = self._tensors.get(name)
+            if tensor is not None and not self._is_list(tensor):
+                span = (first, last) if tensor.shape else (0, 1)
+                read[name] = _per_row(self._read(stored, tensor, *span), last - first)
+            else:
+                values = self._column(stored, name, first, last)
+                read[name] = Ragged(values if kept is None else values[kept], offsets)
+        return read
 
-    def _read(self, stored: Any, tensor: _Tensor, first: int, last: int) -> NDArray[Any]:
+    def _column(self, stored: Opened, name: str, first: int, last: int) -> NDArray[Any]:
+        """[places] of these rows: a tensor, or the product that is the layout's mask."""
+        if name != self._mask or name in self._tensors:
+            return self._on_grid(stored, self._tensors[name], first, last)
+        assert self._layout is not None
+        parts = [self._on_grid(stored, self._tensors[n], first, last) for n in self._layout.masks if n in self._tensors]
+        return np.asarray(np.prod([part.astype(np.float64) for part in parts], axis=0))
+
+    def _on_grid(self, stored: Opened, tensor: Tensor, first: int, last: int) -> NDArray[Any]:
+        """Values of a token tensor where the log-probs of these rows stand, flat."""
+        if self._width is None:
+            values = self._read(stored, tensor, int(self._offsets[first]), int(self._offsets[last]))
+            ahead = self._layout is not None and tensor.name in self._layout.unrolled
+            return np.roll(values, -1) if ahead else values
+        width = self._width if tensor.size == self.rows * self._width else tensor.shape[1]
+        values = self._read(stored, tensor, first * width, last * width)
+        return values if width == self._width else values.reshape(-1, width)[:, width - self._width :].reshape(-1)
+
+    def _kept(self, stored: Opened, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """Offsets of these rows, and which places of the stored rows they keep (None: all)."""
+        offsets = self._offsets[first : last + 1] - self._offsets[first]
+        if self._layout is not None and self._layout.start:
+            if self._width is not None:
+                offsets = np.arange(last - first + 1, dtype=np.int64) * self._width
+            kept = self._responses(stored, self._layout, offsets, first, last)
+            return _cumulated(np.diff(np.concatenate(([0], np.cumsum(kept)))[offsets])), kept
+        if self._width is None or offsets[-1] == (last - first) * self._width:
+            return offsets, None
+        return offsets, (np.arange(self._width) < np.diff(offsets)[:, None]).reshape(-1)
+
+    def _responses(
+        self, stored: Opened, layout: Layout, offsets: NDArray[np.int64], first: int, last: int
+    ) -> NDArray[np.bool_]:
+        def flags(name: str) -> NDArray[np.bool_]:
+            return np.asarray(self._on_grid(stored, self._tensors[name], first, last) != 0)
+
+        assert layout.start is not None
+        return response_places(flags(layout.start), flags(layout.stop) if layout.stop else None, offsets)
+
+    def _read(self, stored: Opened, tensor: Tensor, first: int, last: int) -> NDArray[Any]:
         """Elements first to last of the flat tensor, a copy; half precision widened to float32."""
         if tensor.type not in _ELEMENTS:
             raise UnreadableFileError(
@@ -155,16 +178,20 @@ class TensorSource:
             low, high = first // width, -(-last // width)
             values = stored.get_slice(tensor.name)[(*[slice(0, 1)] * axis, slice(low, high))].reshape(-1)
             values = values[first - low * width : last - low * width]
-        return np.array((values.float() if tensor.type in {"F16", "BF16"} else values).numpy())
+        return _copied(values, half=tensor.type in {"F16", "BF16"})
 
-    def _is_list(self, tensor: _Tensor) -> bool:
+    def _is_list(self, tensor: Tensor) -> bool:
         """Whether the tensor holds one value a token; where every row is one token its name decides."""
         if self._width is not None:
-            return tensor.shape in {(self.rows, self._width), self._lead.shape}
+            return tensor.shape in {(self.rows, self._width), self._lead.shape} or self._is_wider(tensor)
         per_row = tensor.shape == (self.rows,) and tensor.name in _ROW_NAMES
         return tensor.size == self._offsets[-1] and not per_row
 
-    def _read_rows(self, stored: Any, layout: str | None) -> tuple[NDArray[np.int64], int | None]:
+    def _is_wider(self, tensor: Tensor) -> bool:
+        aligned = self._layout is not None and self._layout.right_aligned
+        return aligned and len(tensor.shape) == 2 and tensor.shape[0] == self.rows and tensor.shape[1] > self._width  # type: ignore[operator]
+
+    def _read_rows(self, stored: Opened, layout: Layout | None) -> tuple[NDArray[np.int64], int | None]:
         """Offsets of the rows, and the stored width of a padded tensor (None: packed)."""
         lead, lengths = self._lead, self._lengths(stored)
         if len(lead.shape) > 2:
@@ -174,10 +201,11 @@ class TensorSource:
             )
         # two dimensions are padded rows, but for one row that `cu_seqlens` cuts up
         cut_up = len(lead.shape) != 2 or (lead.shape[0] == 1 and _OFFSETS in self._tensors)
-        if layout == "packed" or (layout is None and cut_up):
+        packed = layout.packed if layout is not None and layout.packed is not None else cut_up
+        if packed:
             return self._packed_rows(lead, lengths), None
         rows, width = lead.shape if len(lead.shape) == 2 else (1, lead.size)
-        if lengths is None:
+        if lengths is None or (layout is not None and layout.start):
             return np.arange(rows + 1, dtype=np.int64) * width, width
         if len(lengths) != rows or lengths.max(initial=0) > width:
             raise UnreadableFileError(
@@ -186,7 +214,7 @@ class TensorSource:
             )
         return _cumulated(lengths), width
 
-    def _packed_rows(self, lead: _Tensor, lengths: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    def _packed_rows(self, lead: Tensor, lengths: NDArray[np.int64] | None) -> NDArray[np.int64]:
         if lengths is None:
             raise UnreadableFileError(
                 f"{self._file.name}: {lead.name} is packed {list(lead.shape)}, but neither cu_seqlens nor "
@@ -200,7 +228,7 @@ class TensorSource:
         return offsets
 
     @cached_property
-    def _lead(self) -> _Tensor:
+    def _lead(self) -> Tensor:
         """The rollout's log-probs; with `--map` in play, the largest tensor."""
         named = next((self._tensors[name] for name in _LEAD_NAMES if name in self._tensors), None)
         floats = [t for t in self._tensors.values() if t.type in _FLOATS]
@@ -210,7 +238,7 @@ class TensorSource:
             raise UnreadableFileError(f"{self._file.name}: no tensor of log-probs ({listed or 'no tensor at all'})")
         return lead
 
-    def _lengths(self, stored: Any) -> NDArray[np.int64] | None:
+    def _lengths(self, stored: Opened) -> NDArray[np.int64] | None:
         """[rows] from `cu_seqlens` or one of the names of lengths."""
         name = next((name for name in (_OFFSETS, *_LENGTHS) if name in self._tensors), None)
         if name is None:
@@ -223,7 +251,7 @@ class TensorSource:
         return whole[1:] - whole[:-1] if name == _OFFSETS else whole
 
 
-def _misfit(tensor: _Tensor, values: NDArray[Any]) -> str | None:
+def _misfit(tensor: Tensor, values: NDArray[Any]) -> str | None:
     """Why a tensor cannot say where rows end."""
     if tensor.type not in _WHOLE:
         return f"holds {tensor.type}, expected integers"
@@ -237,43 +265,15 @@ def _misfit(tensor: _Tensor, values: NDArray[Any]) -> str | None:
     return None
 
 
-@contextmanager
-def _local_path(file: DumpFile) -> Iterator[str]:
-    """A path that the library can open: of a copy, deleted afterwards, where it cannot open the file itself."""
-    if "://" not in file.path and spelt_in_utf8(file.path):
-        yield file.path
-        return
-    with TemporaryDirectory(prefix="rollout-audit-") as folder:
-        path = Path(folder, "copy.safetensors")
-        with open_binary(file.path) as source, path.open("wb") as copy:
-            shutil.copyfileobj(source, copy, 2**20)
-        yield str(path)
-
-
-def _header(path: str) -> bytes:
-    with open(path, "rb") as stream:
-        prefix = stream.read(8)
-        return prefix + stream.read(int.from_bytes(prefix, "little"))  # discovery has checked its length
-
-
-def _damage(footer: bytes, size: int) -> str:
-    """What is wrong with a file that the library refuses, whatever the words of its version are."""
-    end, guess = len(footer), "its header is not JSON"
-    try:
-        header = json.loads(footer[8:])
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            guess = f"tensor {name!r} is not described"
-            end = max(end, len(footer) + int(entry["data_offsets"][1]))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return f"damaged safetensors, {guess}"
-    if end > size:
-        return f"truncated safetensors ({size} of {end} bytes), or still being written"
-    return "damaged safetensors (its header does not fit its bytes), or of a type that the library does not know"
+def _copied(values: Any, *, half: bool) -> NDArray[Any]:
+    """A tensor of torch or an array of NumPy as an array of its own."""
+    if isinstance(values, np.ndarray):
+        return values.astype(np.float32) if half else np.array(values)
+    return np.array((values.float() if half else values).numpy())
 
 
 def _per_row(values: NDArray[Any], rows: int) -> Scalars:
-    values = as_wide(values)
+    values = values.astype(object) if values.dtype.kind in "UT" else as_wide(values)
     return Scalars(np.broadcast_to(values, (rows,)) if len(values) == 1 else values)
 
 

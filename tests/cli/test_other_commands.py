@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from rollout_audit.corrections.presets import PRESETS
+from rollout_audit.dumps.formats.table import FORMATS
 from rollout_audit.reports.catalogue import CATALOGUE
 from rollout_audit.trainers.registry import get_trainer
 
@@ -96,7 +97,7 @@ def test_explain_lists_all_metrics(run) -> None:
 
 def test_doctor_names_versions_and_formats(run) -> None:
     facts = {f["subject"]: f["value"] for f in json.loads(run("doctor", "--format", "json").out)}
-    assert facts["formats"] == "parquet, safetensors"
+    assert facts["formats"] == ", ".join(FORMATS)
     assert {"python", "torch", "pyarrow", "workers", "temporary folder"} <= set(facts)
 
 

@@ -26,14 +26,19 @@ def test_answers_without_loading_anything_heavy(argument: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["analyze", "metrics", "sweep", "merge", "inspect", "presets", "explain", "schema", "doctor"]
+    "command",
+    [
+        *("analyze", "metrics", "sweep", "merge", "recommend", "inspect", "convert", "presets", "explain", "schema"),
+        "doctor",
+    ],
 )
 def test_help_of_a_command_is_light_and_begins_with_a_verb(command: str) -> None:
     code = PROBE.format(arguments=[command, "--help"], heavy=sorted(HEAVY))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stderr.strip() == "0"
     first = result.stdout.split("\n\n")[1].strip()
-    assert first.split()[0] in {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check", "Try", "Join"}
+    verbs = {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check", "Try", "Join", "Write", "Rank"}
+    assert first.split()[0] in verbs
 
 
 def test_help_states_commands_and_exit_codes(run) -> None:

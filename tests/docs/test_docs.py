@@ -18,7 +18,14 @@ from rollout_audit.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ("README.md", "docs/README.md", "docs/how-it-works.md", "sample_data/README.md", "reports/README.md")
+PAGES = (
+    "README.md",
+    "docs/README.md",
+    "docs/how-it-works.md",
+    "docs/recording.md",
+    "sample_data/README.md",
+    "reports/README.md",
+)
 LEFT_OUT = "…"
 OTHER_TOOLS = ("make", "pip")
 

@@ -17,10 +17,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from rollout_audit.dumps import open_dump
-from rollout_audit.dumps.discovery import discover
+from rollout_audit.dumps.discovery import PICKLE_ADVICE, discover
+from rollout_audit.dumps.formats.table import FORMATS
 from rollout_audit.dumps.naming import natural_key, step_from_path
 from rollout_audit.errors import DumpNotFoundError, UnreadableFileError
 
+SUFFIXES = ".parquet, .pq, .safetensors, .jsonl, .ndjson, .pt, .pth or .npz"
 LP = [[-0.5, -0.2]]
 COLUMNS = {"rollout_log_probs": LP, "old_log_probs": LP, "response_mask": [[1, 1]]}
 
@@ -167,9 +169,10 @@ BAD_FILES: list[tuple[str, str, Any, str]] = [
     ("foreign", "x.parquet", b"hello world", "not a Parquet file (begins with b'hello wo')"),
     (
         "foreign, no suffix",
-        "x.jsonl",
-        b'{"a": 1}\n',
-        "neither Parquet nor safetensors (begins with b'{\"a\": 1}'), the formats that are read",
+        "x.bin",
+        b"[1, 2, 3]",
+        f"of no format that is read (begins with b'[1, 2, 3'); known are {', '.join(FORMATS)}, "
+        "and --input-format forces one",
     ),
     (
         "cut tensors",
@@ -260,13 +263,13 @@ def test_damaged_footer_and_pages(write: Any, tmp_path: Path) -> None:
 def test_nothing_there(write: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign").mkdir()
-    for name in ("a.jsonl", "b.jsonl", "c.pt", "README"):
+    for name in ("a.txt", "b.txt", "c.pkl", "README"):
         (tmp_path / "foreign" / name).write_text("{}")
     cases = {
         "nowhere.parquet": "no such file or folder",
         "*.parquet": "no file matches this pattern",
-        "empty": "the folder holds no file; expected .parquet or .safetensors",
-        "foreign": "no .parquet or .safetensors file in the folder (found 2 × .jsonl, 1 × .pt, 1 × no suffix)",
+        "empty": f"the folder holds no file; expected {SUFFIXES}",
+        "foreign": f"no {SUFFIXES} file in the folder (found 1 × .pkl, 2 × .txt, 1 × no suffix); {PICKLE_ADVICE}",
     }
     for name, message in cases.items():
         with pytest.raises(DumpNotFoundError) as raised:

@@ -1,0 +1,66 @@
+"""`rollout-audit convert`: any dump as native Parquet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollout_audit.cli.messages import say
+from rollout_audit.cli.options import (
+    CHUNK_TOKENS,
+    ChunkTokens,
+    Dumps,
+    InputFormat,
+    Join,
+    Layout,
+    Limit,
+    Maps,
+    OnFault,
+    OnFaultName,
+    Steps,
+)
+from rollout_audit.cli.parsing import parse_maps, parse_steps
+
+__all__ = ["CONVERT_EPILOG", "convert"]
+
+CONVERT_EPILOG = """\b
+Examples:
+  rollout-audit convert run/token_exports --out run/dumps
+  rollout-audit convert run/rollout_data --join run/train_data --out run/dumps
+  rollout-audit convert batch.safetensors --layout roll --out run/dumps
+"""
+
+Out = Annotated[
+    str,
+    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False),
+]
+
+
+def convert(
+    dumps: Dumps,
+    out: Out,
+    field_map: Maps = None,
+    input_format: InputFormat = None,
+    layout: Layout = None,
+    join: Join = None,
+    steps: Steps = None,
+    limit: Limit = None,
+    on_fault: OnFault = OnFaultName.STOP,
+    chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+) -> None:
+    """Write a dump of any format as Parquet with this tool's own columns, one file a file."""
+    fields, span = parse_maps(field_map), parse_steps(steps)
+
+    from rollout_audit.dumps.convert import check_target, convert_dump
+    from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.reports.figures import amount
+
+    check_target(out)
+    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    for finding in dump.left_out:
+        say(f"{finding.severity}: {finding.message} (first {finding.file})" if finding.file else finding.message)
+    written = convert_dump(dump, out, on_fault=on_fault.value, steps=span, limit=limit, chunk_tokens=chunk_tokens)
+    if written.dropped:
+        say(f"warning: {amount(written.dropped, 'faulty row')} left out; `rollout-audit inspect` shows what is wrong")
+    say(f"wrote {written.folder} ({amount(len(written.files), 'file')}, {amount(written.rows, 'row')})")

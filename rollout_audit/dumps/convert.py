@@ -1,0 +1,190 @@
+"""Any dump as native Parquet: what is read is written, and reads back as the same numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, FileInfo, OnFault, Part
+from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.dumps.fields import FIELDS
+from rollout_audit.dumps.native import ints, list_column, native_field, native_file, reals, texts
+from rollout_audit.dumps.streaming import Selection, stream
+from rollout_audit.errors import DumpError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rollout_audit.dumps.chunk import Chunk
+
+__all__ = ["Converted", "check_target", "convert_dump"]
+
+_SINGLE = {"float32", "float16", "bfloat16"}
+_HALF = {"float16", "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What was written."""
+
+    folder: Path
+    files: tuple[str, ...]
+    """relative to the folder, in order"""
+    rows: int
+    tokens: int
+    dropped: int
+    """faulty rows that were left out"""
+
+
+def convert_dump(
+    dump: Dump,
+    out: str | os.PathLike[str],
+    *,
+    on_fault: OnFault = "stop",
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+) -> Converted:
+    """Write a dump as Parquet, one file for each of its files, a chunk at a time; every row with its step.
+
+    Log-probs and advantages keep float32 or float64 as they were (half precision becomes float32, which holds it, and
+    is remembered), one advantage a row becomes one a token.
+
+    Args:
+        dump: any dump, also one of the rollout alone.
+        out: a folder that is new or empty.
+        on_fault: `stop` raises at the first fault; `drop` leaves faulty rows out.
+        steps, limit: as in `Dump.chunks`.
+        chunk_tokens: about how many tokens a row group holds.
+
+    Raises:
+        UsageError: the folder holds something.
+        DumpFaultError: a fault that conversion would hide, with `on_fault="stop"`.
+        DumpError: the folder cannot be written.
+    """
+    target = check_target(out).resolve()
+    fresh = target.parent / f".{target.name}-{uuid4().hex[:12]}.tmp"
+    selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, on_fault, steps, limit)
+    try:
+        fresh.mkdir(parents=True)
+        converted = _write_all(dump, selection, fresh)
+        _into_place(fresh, target)
+    except OSError as error:
+        raise DumpError(f"{out}: cannot be written ({error.strerror or error}); give another --out") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return Converted(Path(out), *converted)
+
+
+def check_target(out: str | os.PathLike[str]) -> Path:
+    """The folder, if it is new or empty.
+
+    Raises:
+        UsageError: it is a file, or holds something.
+    """
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: is not a folder; give another --out")
+    if folder.is_dir() and (inside := sorted(folder.iterdir())):
+        raise UsageError(f"{folder}: not empty (it holds {inside[0].name}); give a new folder to --out, or clear it")
+    return folder
+
+
+def _write_all(dump: Dump, selection: Selection, folder: Path) -> tuple[tuple[str, ...], int, int, int]:
+    log = FaultLog()
+    names = _names([info.file.name for info in dump.infos])
+    left = selection.limit
+    for index, (info, name) in enumerate(zip(dump.infos, names, strict=True)):
+        parts = [part for part in dump.parts() if part.file == index]
+        of_file = Selection(selection.fields, selection.chunk_tokens, selection.on_fault, selection.steps, left)
+        _write_file(dump, info, parts, of_file, log, folder / name)
+        left = None if selection.limit is None else max(0, selection.limit - sum(log.rows.values()))
+    written = tuple(name for name in names if (folder / name).exists())
+    dropped = len(log.dropped)
+    return written, sum(log.rows.values()) - dropped, sum(log.tokens.values()), dropped
+
+
+def _write_file(
+    dump: Dump, info: FileInfo, parts: Sequence[Part], selection: Selection, log: FaultLog, path: Path
+) -> None:
+    """A file without a row in the selection leaves none behind."""
+    chunks = stream(dump, selection, log, parts)
+    first = next(chunks, None)
+    if first is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = _schema(info)
+    with native_file(path, schema, info.lacks_training) as writer:
+        writer.write_table(_table(first, schema))
+        for chunk in chunks:
+            writer.write_table(_table(chunk, schema))
+
+
+def _names(files: Sequence[str]) -> list[str]:
+    """The names with `.parquet` for their suffix, or behind it where two would be the same."""
+    plain = [re.sub(r"[{}]", "", file) for file in files]
+    short = [str(Path(name).with_suffix(".parquet")) for name in plain]
+    count = Counter(short)
+    return [one if count[one] == 1 else f"{name}.parquet" for one, name in zip(short, plain, strict=True)]
+
+
+def _schema(info: FileInfo) -> list[Any]:
+    """The fields that the file holds; step always."""
+    kinds = {
+        "response_mask": pa.list_(pa.bool_()),
+        "token_ids": pa.list_(pa.int64()),
+        "reward": pa.float64(),
+        "uid": pa.string(),
+        "group_id": pa.string(),
+    }
+    fields = [native_field("step", pa.int64())]
+    for field in FIELDS:
+        if field.name in info.fields and field.name != "step":
+            element = info.column(info.fields[field.name].column).element
+            default = _floats(element) if field.kind != "row" else pa.int64()
+            fields.append(native_field(field.name, kinds.get(field.name, default), _halved(field.kind, element)))
+    return fields
+
+
+def _floats(element: str) -> Any:
+    return pa.list_(pa.float32() if element in _SINGLE else pa.float64())
+
+
+def _halved(kind: str, element: str) -> str | None:
+    return element if kind != "row" and element in _HALF else None
+
+
+def _table(chunk: Chunk, schema: Sequence[Any]) -> Any:
+    held = {
+        "step": ints(chunk.steps),
+        "reward": None if chunk.reward is None else reals(chunk.reward),
+        "uid": None if chunk.uids is None else texts(chunk.uids),
+        "group_id": None if chunk.group_ids is None else texts(chunk.group_ids),
+        "policy_version": None if chunk.policy_versions is None else ints(chunk.policy_versions, -1),
+        "trainer_version": None if chunk.trainer_versions is None else ints(chunk.trainer_versions, -1),
+    }
+    columns = [_column(chunk, field, held) for field in schema]
+    return pa.Table.from_arrays(columns, schema=pa.schema(schema))
+
+
+def _column(chunk: Chunk, field: Any, held: Mapping[str, Any]) -> Any:
+    if field.name in held:
+        return held[field.name]
+    return list_column(getattr(chunk, field.name), chunk.offsets, field.type.value_type)
+
+
+def _into_place(fresh: Path, target: Path) -> None:
+    """By one rename where that can be done; into a folder that cannot be replaced, file by file."""
+    try:
+        os.replace(fresh, target)
+    except OSError:
+        for path in sorted(fresh.iterdir()):
+            shutil.move(path, target / path.name)

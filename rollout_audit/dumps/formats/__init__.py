@@ -1,0 +1,1 @@
+"""What each trainer writes: one small module a format, and `table`, which says how each is recognised."""

@@ -1,0 +1,140 @@
+"""miles' `train_data/{rollout_id}_{rank}.pt`: one file a rank, columns of lists, one entry a sample.
+
+Samples are dealt over data-parallel ranks; under context parallelism every rank of a sample holds two pieces of its
+per-token columns, while mask and tokens are whole. All ranks of a rollout are read as one and put in the order of the
+samples. Source: `train_dump_utils.py`, `cp_utils.py`, radixark/miles 31f1ca9.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from rollout_audit.errors import UnreadableFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rollout_audit.dumps.records import Record
+
+__all__ = ["FIELDS", "merged_rows"]
+
+FIELDS = {"old_log_probs": "log_probs", "response_mask": "loss_masks", "uid": "sample_index"}
+_SLICED = ("rollout_log_probs", "log_probs", "advantages")
+_Key: TypeAlias = tuple[int, int]
+"""sample index, and which of its rows in one file: a sample may be trained on in several pieces"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one rank holds of one sample."""
+
+    rank_file: str
+    cp_rank: int
+    cp_size: int
+    contiguous: bool
+    columns: Mapping[str, Any]
+
+
+def merged_rows(contents: Sequence[tuple[str, dict[str, Any]]]) -> list[Record]:
+    """One row a sample from the files of all ranks.
+
+    Args:
+        contents: (name of the file, what it holds).
+
+    Raises:
+        UnreadableFileError: a context-parallel piece is missing or of another length than its rank owns.
+    """
+    found: dict[_Key, dict[int, _Piece]] = {}
+    for name, content in contents:
+        for key, piece in _pieces(name, content):
+            known = found.setdefault(key, {}).setdefault(piece.cp_rank, piece)
+            if _computed(piece) > _computed(
+                known
+            ):  # tensor and pipeline ranks hold the same sample, some without results
+                found[key][piece.cp_rank] = piece
+    return [_row(key[0], pieces) for key, pieces in sorted(found.items())]
+
+
+def _computed(piece: _Piece) -> int:
+    return sum(name in piece.columns for name in _SLICED)
+
+
+def _pieces(name: str, content: dict[str, Any]) -> Iterator[tuple[_Key, _Piece]]:
+    data = content["rollout_data"]
+    indices = [int(index) for index in data["sample_indices"]]
+    seen: Counter[int] = Counter()
+    cp_rank, cp_size = int(content.get("cp_rank") or 0), int(content.get("cp_size") or 1)
+    contiguous = content.get("qkv_format", "thd") == "thd"
+    lists = {
+        column: values
+        for column, values in data.items()
+        if isinstance(values, list) and len(values) == len(indices) and column not in ("raw_reward", "rewards")
+    }
+    for place, index in enumerate(indices):
+        columns = {column: values[place] for column, values in lists.items()}
+        yield (index, seen[index]), _Piece(name, cp_rank, cp_size, contiguous, columns)
+        seen[index] += 1
+
+
+def _row(index: int, pieces: Mapping[int, _Piece]) -> Record:
+    first = next(iter(pieces.values()))
+    columns = first.columns
+    row: dict[str, Any] = {"sample_index": index}
+    row |= {name: columns[name] for name in ("loss_masks", "weight_versions", "truncated") if name in columns}
+    length = int(columns["response_lengths"])
+    if "tokens" in columns:
+        row["token_ids"] = columns["tokens"][len(columns["tokens"]) - length :]
+    for name in _SLICED:
+        if first.cp_size == 1 and name in columns:
+            row[name] = columns[name]
+        elif name in columns:
+            row[name] = _joined(name, index, pieces)
+    return row
+
+
+def _joined(name: str, index: int, pieces: Mapping[int, _Piece]) -> NDArray[Any]:
+    """The pieces of all context-parallel ranks, each put where its rank stands in the response."""
+    first = next(iter(pieces.values()))
+    missing = sorted(set(range(first.cp_size)) - {rank for rank, piece in pieces.items() if name in piece.columns})
+    if missing:
+        raise UnreadableFileError(
+            f"{first.rank_file}: {name} of sample {index} is cut over {first.cp_size} context-parallel ranks and that "
+            f"of cp_rank {missing[0]} is not there; give the files of all ranks"
+        )
+    if not first.contiguous:
+        raise UnreadableFileError(
+            f"{first.rank_file}: {name} is cut over {first.cp_size} context-parallel ranks by padded length "
+            "(qkv_format other than thd), which is not put together; dump with thd, or with one context-parallel rank"
+        )
+    total, length = int(first.columns["total_lengths"]), int(first.columns["response_lengths"])
+    whole = np.full(length, np.nan)
+    for rank, piece in pieces.items():
+        places = _owned(rank, piece.cp_size, total, length)
+        values = piece.columns[name]
+        if len(values) != len(places):
+            raise UnreadableFileError(
+                f"{piece.rank_file}: {name} of sample {index} has {len(values)} values, cp_rank {rank} of "
+                f"{piece.cp_size} owns {len(places)} of {length} response tokens: cut in a way that is not known here"
+            )
+        array = values.float().numpy()
+        whole = whole.astype(array.dtype, copy=False) if rank == next(iter(pieces)) else whole
+        whole[places] = array
+    return whole
+
+
+def _owned(rank: int, size: int, total: int, length: int) -> NDArray[np.int64]:
+    """Response tokens that a rank owns, in the order of its slice.
+
+    Prompt and response are cut into 2·size chunks of equal length; rank r predicts from chunks r and 2·size − 1 − r,
+    and response token t is predicted at place prompt − 1 + t.
+    """
+    chunk = -(-total // (2 * size))
+    places = np.arange(length) + total - length - 1
+    of_chunk = places // chunk
+    return np.flatnonzero((of_chunk == rank) | (of_chunk == 2 * size - 1 - rank))

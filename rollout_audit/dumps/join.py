@@ -1,0 +1,228 @@
+"""A second dump beside the first, row by row by `uid`: what the rollout wrote and what the trainer wrote, as one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from rollout_audit.dumps.chunk import Finding
+from rollout_audit.dumps.columns import Batch, Ragged, Scalars
+from rollout_audit.dumps.fields import FIELDS, TRAINING, Mapped
+from rollout_audit.dumps.per_row import as_names, one_per_row, steps_of
+from rollout_audit.dumps.sources import open_source
+from rollout_audit.errors import DumpError, MissingFieldError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rollout_audit.dumps.columns import Source
+    from rollout_audit.dumps.opening import FileInfo
+
+__all__ = ["Join", "JoinedSource", "join_dumps"]
+
+Key: TypeAlias = "str | tuple[int, str]"
+"""A uid, or step and uid where uids begin anew with each step"""
+
+_OF_THE_TRAINER = (*sorted(TRAINING), "response_mask", "advantages")
+"""Taken from the second dump whatever the first has: it stands nearer to the loss"""
+_UNITS_HELD = 8
+_WHOLE = 2**31
+"""tokens of a unit that is read at once"""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The second dump: where each key stands in it, and which of its fields are taken."""
+
+    infos: tuple[FileInfo, ...]
+    layout: str | None
+    fields: tuple[str, ...]
+    places: Mapping[Key, tuple[int, int, int]]
+    """file, row group, row in the row group"""
+    by_step: bool
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256("".join(info.digest for info in self.infos).encode()).hexdigest()
+
+
+def join_dumps(
+    first: Sequence[FileInfo], second: Sequence[FileInfo], layout: str | None
+) -> tuple[list[FileInfo], Join, list[Finding]]:
+    """The files of the first dump with the fields of the second.
+
+    Rows without a partner are left out on both sides, and counted.
+
+    Raises:
+        UsageError: no uid in one of them, or one that names several rows.
+        DumpError: no row has a partner.
+        MissingFieldError: the second dump holds nothing of the trainer.
+    """
+    if bare := next((info for info in second if info.lacks_training), None):
+        raise MissingFieldError(f"{bare.file.name}: no log-probs of the trainer to join, {bare.lacks_training}")
+    ours, theirs = _keys(first, layout), _keys(second, layout)
+    by_step = any(_repeated([uid for _, uid, _ in side]) for side in (ours, theirs))
+    places = {_key(step, uid, by_step): place for step, uid, place in theirs}
+    for side, infos in ((ours, first), (theirs, second)):
+        if again := _repeated([_key(step, uid, by_step) for step, uid, _ in side]):
+            raise UsageError(
+                f"{infos[0].file.name}: several rows have the uid {again!r}, so they cannot be joined by it"
+            )
+    keys = {_key(step, uid, by_step) for step, uid, _ in ours}
+    matched = keys & places.keys()
+    if not matched:
+        raise DumpError(
+            f"{first[0].file.name}: no uid of it is in {second[0].file.name} (here {ours[0][1]!r}, there "
+            f"{theirs[0][1]!r}); name the columns that agree with --map uid=COLUMN"
+            if ours and theirs
+            else f"{(second if ours else first)[0].file.name}: zero rows, nothing to join"
+        )
+    made = Join(tuple(second), layout, _taken(first, second), places, by_step)
+    return [_with_fields(info, made) for info in first], made, _unmatched(len(matched), len(keys), len(places))
+
+
+def _taken(first: Sequence[FileInfo], second: Sequence[FileInfo]) -> tuple[str, ...]:
+    there = [f.name for f in FIELDS if all(f.name in info.fields for info in second)]
+    here = {f.name for f in FIELDS if any(f.name in info.fields for info in first)}
+    return tuple(name for name in there if name in _OF_THE_TRAINER or name not in {*here, "step", "uid"})
+
+
+def _unmatched(matched: int, ours: int, theirs: int) -> list[Finding]:
+    if matched == ours == theirs:
+        return []
+    text = (
+        f"joined by uid: {ours - matched} of {ours} rows have no partner in the second dump, "
+        f"{theirs - matched} of its {theirs} rows have none in the first; they are left out"
+    )
+    return [Finding("join_unmatched", "warning", text, count=ours + theirs - 2 * matched)]
+
+
+def _key(step: int, uid: str, by_step: bool) -> Key:  # noqa: FBT001 - part of the key's type
+    return (step, uid) if by_step else uid
+
+
+def _repeated(keys: Collection[Key]) -> Key | None:
+    return next((key for key, count in Counter(keys).items() if count > 1), None)
+
+
+def _keys(infos: Sequence[FileInfo], layout: str | None) -> list[tuple[int, str, tuple[int, int, int]]]:
+    """(step, uid, place) of every row, read from the columns that hold them alone."""
+    found: list[tuple[int, str, tuple[int, int, int]]] = []
+    for index, info in enumerate(infos):
+        if "uid" not in info.fields:
+            raise UsageError(f"{info.file.name}: no uid to join by; name its column with --map uid=COLUMN")
+        source = open_source(info.file, layout)
+        for group in range(len(info.row_groups)):
+            row = 0
+            for batch in _read(source, info, ("uid", "step"), group):
+                steps, uids = _names(batch, info)
+                found += [
+                    (step, uid, (index, group, row + i)) for i, (step, uid) in enumerate(zip(steps, uids, strict=True))
+                ]
+                row += batch.rows
+    return found
+
+
+def _read(source: Source, info: FileInfo, fields: Collection[str], group: int) -> Iterator[Batch]:
+    columns = {info.fields[name].column for name in fields if name in info.fields}
+    return source.batches(columns, size_by=info.lead, chunk_tokens=_WHOLE, row_groups=[group])
+
+
+def _names(batch: Batch, info: FileInfo) -> tuple[list[int], tuple[str, ...]]:
+    mapping = {name: mapped.column for name, mapped in info.fields.items()}
+    uids = as_names(one_per_row("uid", batch.columns[mapping["uid"]]))
+    return steps_of(batch, mapping, info.step).values.tolist(), uids or ()
+
+
+def _with_fields(info: FileInfo, made: Join) -> FileInfo:
+    other = made.infos[0]
+    columns = [replace(other.column(other.fields[name].column), name=_called(name)) for name in made.fields]
+    fields = {**info.fields, **{name: Mapped(_called(name), "join") for name in made.fields}}
+    lacks = "" if TRAINING & fields.keys() else info.lacks_training
+    digest = hashlib.sha256((info.digest + made.digest).encode()).hexdigest()
+    return replace(info, columns=(*info.columns, *columns), fields=fields, lacks_training=lacks, digest=digest)
+
+
+def _called(field: str) -> str:
+    return f"{field} of the joined dump"
+
+
+class JoinedSource:
+    """A file of the first dump whose batches carry the columns of the second; rows without a partner are left out."""
+
+    def __init__(self, source: Source, info: FileInfo, made: Join) -> None:
+        self._source = source
+        self._info = info
+        self._join = made
+        self._units: OrderedDict[tuple[int, int], Batch] = OrderedDict()
+
+    def batches(
+        self, columns: Collection[str], *, size_by: str, chunk_tokens: int, row_groups: Sequence[int]
+    ) -> Iterator[Batch]:
+        """As `Source.batches`."""
+        joined = [name for name in self._join.fields if _called(name) in columns]
+        keys = {self._info.fields[name].column for name in ("uid", "step") if name in self._info.fields}
+        own = {*columns, *keys} - set(map(_called, joined))
+        for batch in self._source.batches(own, size_by=size_by, chunk_tokens=chunk_tokens, row_groups=row_groups):
+            places = self._places(batch)
+            kept = batch.select(np.array([place is not None for place in places], np.bool_))
+            there = [place for place in places if place is not None]
+            if there:
+                yield Batch(
+                    kept.row_numbers, {**kept.columns, **{_called(n): self._gathered(n, there) for n in joined}}
+                )
+
+    def _places(self, batch: Batch) -> list[tuple[int, int, int] | None]:
+        steps, uids = _names(batch, self._info)
+        keys = (_key(step, uid, self._join.by_step) for step, uid in zip(steps, uids, strict=True))
+        return [self._join.places.get(key) for key in keys]
+
+    def _gathered(self, field: str, places: Sequence[tuple[int, int, int]]) -> Ragged | Scalars:
+        """The second dump's column at these places, in their order."""
+        parts = [(self._column(file, group, field), row) for file, group, row in places]
+        if all(isinstance(column, Scalars) for column, _ in parts):
+            kind = np.result_type(*(column.values.dtype for column, _ in parts))
+            values = np.array([column.values[row] for column, row in parts], kind)
+            return Scalars(values, _positions([_is_null(column, row) for column, row in parts]))
+        spans = [_span(column, row) for column, row in parts]
+        offsets = np.concatenate(([0], np.cumsum([len(values) for values, _ in spans]))).astype(np.int64)
+        nulls = [place + start for (_, found), start in zip(spans, offsets.tolist(), strict=False) for place in found]
+        absent = _positions([_is_null(column, row) for column, row in parts])
+        return Ragged(np.concatenate([values for values, _ in spans]), offsets, absent, np.array(nulls, np.int64))
+
+    def _column(self, file: int, group: int, field: str) -> Ragged | Scalars:
+        return self._unit(file, group).columns[self._join.infos[file].fields[field].column]
+
+    def _unit(self, file: int, group: int) -> Batch:
+        """One row group of the second dump; the last few are kept."""
+        if (file, group) not in self._units:
+            info = self._join.infos[file]
+            source = open_source(info.file, self._join.layout)
+            (self._units[file, group],) = _read(source, info, self._join.fields, group)
+            if len(self._units) > _UNITS_HELD:
+                self._units.popitem(last=False)
+        self._units.move_to_end((file, group))
+        return self._units[file, group]
+
+
+def _positions(flags: Sequence[bool]) -> NDArray[np.int64]:
+    return np.flatnonzero(flags).astype(np.int64)
+
+
+def _is_null(column: Ragged | Scalars, row: int) -> bool:
+    return bool(np.isin(row, column.null_rows))
+
+
+def _span(column: Ragged | Scalars, row: int) -> tuple[NDArray[Any], list[int]]:
+    """Values of one row, and where its nulls are among them."""
+    if isinstance(column, Scalars):
+        return column.values[row : row + 1], []
+    start, stop = column.offsets[row], column.offsets[row + 1]
+    nulls = column.nulls[(column.nulls >= start) & (column.nulls < stop)] - start
+    return column.values[start:stop], nulls.tolist()

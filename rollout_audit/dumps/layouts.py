@@ -1,0 +1,173 @@
+"""How trainers lay out tensors: where the response of a row lies, and which of its tokens the loss counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollout_audit.errors import UsageError, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from rollout_audit.dumps.stores import Tensor
+
+__all__ = ["LAYOUTS", "Layout", "check_layout", "layout_of", "mask_column", "response_places"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way to lay out a batch of responses as tensors."""
+
+    name: str
+    what: str
+    signature: frozenset[str] = frozenset()
+    """tensors whose names tell the layout by themselves; empty: it must be asked for"""
+    packed: bool | None = None
+    """None: content tells"""
+    start: str | None = None
+    """the tensor whose first 1 begins the response; None: a row is all response"""
+    stop: str | None = None
+    """the tensor whose last 1 ends it; None: the last place of a row is not its own"""
+    masks: tuple[str, ...] = ()
+    """tensors whose product is the response mask"""
+    right_aligned: bool = False
+    """wider tensors end with the log-probs: their first columns are prompt"""
+    unrolled: tuple[str, ...] = ()
+    """tensors that were not rolled along: what belongs to a log-prob stands one place later"""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout("padded", "[B, T], a row is a response and its padding, where the mask is 0", packed=False),
+        Layout("packed", "[N], rows end to end, cut by cu_seqlens or lengths", packed=True),
+        Layout(
+            "trl",
+            "TRL: [B, T] right padded; the mask is completion_mask × tool_mask",
+            signature=frozenset({"sampling_per_token_logps", "completion_mask"}),
+            packed=False,
+            start="completion_mask",
+            stop="completion_mask",
+            masks=("completion_mask", "tool_mask"),
+        ),
+        Layout(
+            "skyrl",
+            "SkyRL: [B, R], the response at the right end of the row; the mask is loss_mask",
+            signature=frozenset({"rollout_logprobs", "response_mask", "loss_mask"}),
+            packed=False,
+            start="response_mask",
+            stop="response_mask",
+            masks=("loss_mask",),
+            right_aligned=True,
+            fields={"token_ids": "sequences"},
+        ),
+        Layout(
+            "roll",
+            "ROLL: log-probs [B, L − 1] of tokens 1 …, mask and ids [B, L] of tokens 0 …",
+            packed=False,
+            start="response_mask",
+            stop="attention_mask",
+            masks=("response_mask",),
+            right_aligned=True,
+            fields={"token_ids": "input_ids"},
+        ),
+        Layout(
+            "areal",
+            "AReaL: packed with cu_seqlens; log-probs and mask rolled by one to the token before, ids not",
+            packed=True,
+            start="loss_mask",
+            masks=("loss_mask",),
+            unrolled=("input_ids", "versions"),
+            fields={"token_ids": "input_ids"},
+        ),
+    )
+}
+"""What `--layout` may name."""
+
+
+def check_layout(layout: str | None) -> None:
+    """Raises UsageError for a tensor layout that nobody knows."""
+    if layout is not None and layout not in LAYOUTS:
+        known = ", ".join(LAYOUTS)
+        raise UsageError(f"layout = {layout!r}: expected one of {known}{suggest(layout, LAYOUTS)}")
+
+
+def layout_of(tensors: Mapping[str, Tensor], lead: Tensor, asked: str | None, where: str) -> Layout | None:
+    """The layout asked for, else the one whose names are there, else None: plain rows.
+
+    Raises:
+        UsageError: a tensor the asked layout needs is missing, or content leaves two readings.
+    """
+    if asked is not None:
+        return _complete(LAYOUTS[asked], tensors, where)
+    told = next((one for one in LAYOUTS.values() if one.signature and one.signature <= tensors.keys()), None)
+    if told is None and (doubt := _doubt(tensors, lead)):
+        raise UsageError(f"{where}: {doubt}")
+    return told
+
+
+def _complete(layout: Layout, tensors: Mapping[str, Tensor], where: str) -> Layout:
+    needed = [name for name in (layout.start, layout.stop) if name]
+    missing = [name for name in needed if name not in tensors]
+    if missing:
+        raise UsageError(
+            f"{where}: layout {layout.name} needs the tensor {missing[0]!r}; there are {', '.join(sorted(tensors))}"
+        )
+    return layout
+
+
+def _doubt(tensors: Mapping[str, Tensor], lead: Tensor) -> str | None:
+    """Why only a person can say where a token's values stand."""
+    if {"logprobs", "prox_logp", "cu_seqlens"} <= tensors.keys():
+        return (
+            "AReaL's tensors, which are rolled by one place once advantages are computed, and nothing in the file says "
+            "whether they were: --layout areal if so, --layout packed if they are as the engine gave them"
+        )
+    masks = [tensors[name] for name in ("response_mask", "action_mask", "loss_mask") if name in tensors]
+    wider = next((t for t in masks if len(lead.shape) == 2 and t.shape == (lead.shape[0], lead.shape[1] + 1)), None)
+    if wider:
+        return (
+            f"{wider.name} {list(wider.shape)} is one wider than {lead.name} {list(lead.shape)}: shifted by one, so "
+            "that column j is token j + 1? Then --layout roll; else cut the mask to the same width"
+        )
+    return None
+
+
+def mask_column(layout: Layout | None, tensors: Mapping[str, Tensor]) -> str | None:
+    """What the response mask of a layout is called: its tensor, or the product of those that are there."""
+    names = [name for name in layout.masks if name in tensors] if layout else []
+    return " × ".join(names) or None
+
+
+def response_places(
+    begins: NDArray[np.bool_], ends: NDArray[np.bool_] | None, offsets: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which places belong to a response.
+
+    Args:
+        begins: [places], 1 from where the response may begin; a row without a 1 is kept whole.
+        ends: [places], its last 1 ends the response, a row without one is empty; None: the last place of a row is
+            not its own.
+        offsets: [rows + 1]
+    """
+    place = np.arange(len(begins)) - np.repeat(offsets[:-1], np.diff(offsets))
+    lengths = np.diff(offsets)
+    first, last = _first_one(begins, offsets), lengths - 2
+    if ends is not None:
+        last = lengths - 1 - _first_one(ends[::-1], len(ends) - offsets[::-1])[::-1]
+    first = np.where(first < lengths, first, 0)
+    return (place >= np.repeat(first, lengths)) & (place <= np.repeat(last, lengths))
+
+
+def _first_one(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[rows] place in its row of the first 1, the row's length where there is none."""
+    ones = np.flatnonzero(flags)
+    found = np.searchsorted(ones, offsets[:-1])
+    padded = np.concatenate((ones, [np.iinfo(np.int64).max]))[found]
+    return np.minimum(padded, offsets[1:]) - offsets[:-1]

@@ -1,0 +1,122 @@
+"""From the files found to what the footer of each says: fields, rows, step, digest."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rollout_audit.dumps.columns import ColumnInfo
+from rollout_audit.dumps.discovery import DumpFile, discover
+from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, TRAINING, Mapped, named_log_probs, resolve_fields
+from rollout_audit.dumps.formats.table import FORMATS, recognise
+from rollout_audit.dumps.naming import step_from_path
+from rollout_audit.dumps.roster import audited, identify
+from rollout_audit.dumps.sources import open_source
+from rollout_audit.errors import UnreadableFileError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection, Mapping, Sequence
+
+    from rollout_audit.dumps.chunk import Finding
+    from rollout_audit.dumps.columns import Source
+
+__all__ = ["FileInfo", "found_files"]
+
+LEADS = ("rollout_log_probs", "old_log_probs", "log_probs")
+_LISTS = {field.name for field in FIELDS if field.kind == "token"}
+_NUMERIC = {*_LISTS, "advantages", "reward", "step"}
+_NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What the footer of one file says."""
+
+    file: DumpFile
+    columns: tuple[ColumnInfo, ...]
+    fields: Mapping[str, Mapped]
+    rows: int
+    row_groups: tuple[int, ...]
+    """rows of each"""
+    values: int
+    """elements of the rollout's log-probs; in Parquet an empty list counts as one"""
+    step: int
+    """of rows without one of their own: from the metadata, else from the path"""
+    digest: str
+    """SHA-256 over size and footer (header), hexadecimal"""
+
+    lacks_training: str = ""
+    """why no column is the trainer's, empty where one is"""
+
+    @property
+    def lead(self) -> str:
+        """The column that says how many tokens a row has."""
+        return next(self.fields[name].column for name in LEADS if name in self.fields)
+
+    def column(self, name: str) -> ColumnInfo:
+        return next(column for column in self.columns if column.name == name)
+
+
+def found_files(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    field_map: Mapping[str, str],
+    layout: str | None,
+    input_format: str | None,
+    *,
+    needed: Collection[str] = LOG_PROBS,
+    partial: bool = False,
+) -> tuple[list[FileInfo], list[Finding]]:
+    """The files of one dump, and what was found beside them; `partial`: columns of the map may be elsewhere."""
+    wanted = named_log_probs(needed) | set(field_map.values())
+    files, others = identify(discover(paths, input_format), wanted, forced=input_format is not None)
+    infos, more = audited([_inform(file, field_map, layout, needed, partial=partial) for file in files])
+    return infos, [*others, *more]
+
+
+def _inform(
+    file: DumpFile, field_map: Mapping[str, str], layout: str | None, needed: Collection[str], *, partial: bool
+) -> FileInfo:
+    source = open_source(file, layout)
+    if file.format == "parquet":
+        file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
+    usable = [column.name for column in source.columns if column.is_list or column.element != "null"]
+    lacks = source.lacks_training or FORMATS[file.format].lacks_training
+    if lacks:
+        needed = [name for name in needed if name == "rollout_log_probs"]
+    if partial:
+        field_map = {name: column for name, column in field_map.items() if column in usable}
+    mapping = resolve_fields(usable, field_map, where=file.name, format_map=source.fields, needed=needed)
+    _check_types(file, source.columns, mapping)
+    return FileInfo(
+        file=file,
+        columns=source.columns,
+        fields=mapping,
+        rows=source.rows,
+        row_groups=source.row_groups,
+        values=source.values(next(mapping[name].column for name in LEADS if name in mapping)),
+        step=source.step if source.step is not None else step_from_path(file.path),
+        digest=_digest(file, source),
+        lacks_training="" if TRAINING & mapping.keys() else lacks,
+    )
+
+
+def _digest(file: DumpFile, source: Source) -> str:
+    return hashlib.sha256(file.size.to_bytes(8, "little") + source.footer).hexdigest()
+
+
+def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mapping[str, Mapped]) -> None:
+    by_name = {column.name: column for column in columns}
+    for name, mapped in mapping.items():
+        column = by_name[mapped.column]
+        if problem := _type_problem(name, column):
+            raise UnreadableFileError(f"{file.name}: column {column.name!r} ({name}) holds {column.type}, {problem}")
+
+
+def _type_problem(name: str, column: ColumnInfo) -> str | None:
+    if name in _LISTS and not column.is_list:
+        return "expected a list of numbers a row (of the shape of the rollout's log-probs)"
+    if name in _NUMERIC and column.element not in _NUMBERS:
+        return "which is not read; store integers, float64, float32, float16 or bfloat16"
+    return None

@@ -1,0 +1,178 @@
+"""A batch as a training loop has it → packed columns of its responses, and from there a native file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from rollout_audit.dumps.fields import TRAINING
+from rollout_audit.dumps.native import list_column, native_field, native_file
+from rollout_audit.errors import DumpError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["Recorded", "recorded", "write_recorded"]
+
+_HALVES = {"float16", "bfloat16"}
+_LOG_PROBS = ("rollout_log_probs", "old_log_probs", "log_probs")
+_NO_TRAINER = "this file was recorded on the rollout's side"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """One per-token argument, end to end."""
+
+    values: NDArray[Any]
+    lengths: NDArray[np.int64]
+    stored_as: str | None
+    shown: str
+    """the shape, for an error"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Columns of one file and the fields that describe them."""
+
+    fields: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    lacks_training: str
+
+
+def recorded(step: int, per_token: Mapping[str, Any], mask: Any, per_row: Mapping[str, Any]) -> Recorded:
+    """The responses of a batch, without prompt and padding.
+
+    Raises:
+        DumpError: no log-probs at all, shapes that differ, a mask that is not 0 and 1.
+    """
+    given = {name: value for name, value in per_token.items() if value is not None}
+    lead_name = next((name for name in _LOG_PROBS if name in given), None)
+    if lead_name is None:
+        raise DumpError("no log-probs given: rollout_log_probs and old_log_probs or log_probs are what is recorded")
+    of_rows = {name: value for name, value in per_row.items() if value is not None}
+    if "advantages" in given and _is_flat(given["advantages"]):
+        of_rows["advantages"] = given.pop("advantages")
+    tokens = {name: _packed(name, value) for name, value in given.items()}
+    lead = tokens[lead_name]
+    tokens["response_mask"] = _mask(mask, lead)
+    _check_shapes(lead_name, tokens)
+    keep, lengths = _responses(tokens["response_mask"])
+    columns = {"step": (pa.array(np.full(len(lengths), step)), None), **_lists(tokens, keep, lengths)}
+    columns |= {name: (_one_a_row(name, value, len(lengths)), None) for name, value in of_rows.items()}
+    fields = tuple(native_field(name, column.type, stored_as) for name, (column, stored_as) in columns.items())
+    lacks = "" if TRAINING & tokens.keys() else _NO_TRAINER
+    return Recorded(fields, tuple(column for column, _ in columns.values()), lacks)
+
+
+def _lists(
+    tokens: Mapping[str, _Tokens], keep: NDArray[np.bool_], lengths: NDArray[np.int64]
+) -> dict[str, tuple[Any, str | None]]:
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    return {
+        name: (list_column(one.values[keep], offsets, pa.from_numpy_dtype(one.values.dtype)), one.stored_as)
+        for name, one in tokens.items()
+    }
+
+
+def write_recorded(batch: Recorded, path: Path) -> None:
+    """Write the file, or none."""
+    with native_file(path, batch.fields, batch.lacks_training) as writer:
+        writer.write_table(pa.Table.from_arrays(list(batch.columns), schema=pa.schema(batch.fields)))
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a value holds one number a row."""
+    if getattr(value, "is_nested", False):
+        return False
+    if hasattr(value, "shape"):
+        return len(value.shape) < 2
+    return not hasattr(value, "__iter__") or not any(
+        isinstance(row, list | tuple) or getattr(row, "shape", ()) for row in value
+    )
+
+
+def _packed(name: str, value: Any) -> _Tokens:
+    """Any of the accepted forms, on the host."""
+    if getattr(value, "is_nested", False):
+        value = list(value.unbind())
+    if hasattr(value, "shape"):
+        if len(value.shape) != 2:
+            raise DumpError(f"{name} is {list(value.shape)}; expected [B, T], or a list of B responses")
+        rows, width = value.shape
+        array, stored_as = _host(value)
+        shown = f"{type(value).__name__} {[int(rows), int(width)]}"
+        return _Tokens(array.reshape(-1), np.full(rows, width, np.int64), stored_as, shown)
+    hosts = [_host(row) for row in value]
+    arrays = [array for array, _ in hosts]
+    if odd := next((array for array in arrays if array.ndim != 1), None):
+        raise DumpError(f"{name} holds a response of shape {list(odd.shape)}; expected one value a token")
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    stored_as = next((kind for _, kind in hosts if kind), None)
+    return _Tokens(np.concatenate(arrays) if arrays else np.empty(0), lengths, stored_as, f"{len(arrays)} responses")
+
+
+def _host(value: Any) -> tuple[NDArray[Any], str | None]:
+    """The numbers, and the half precision they were widened from."""
+    kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    half = kind if kind in _HALVES else None
+    if hasattr(value, "detach"):
+        value = value.detach()
+        value = (value.float() if half else value).cpu().numpy()
+    array = np.asarray(value)
+    if array.dtype == object:  # None where the engine gave no number
+        array = array.astype(np.float64)
+    return (array.astype(np.float32) if half else array), half
+
+
+def _check_shapes(lead_name: str, tokens: Mapping[str, _Tokens]) -> None:
+    lead = tokens[lead_name]
+    for name, one in tokens.items():
+        if not np.array_equal(one.lengths, lead.lengths):
+            raise DumpError(f"{name} ({_sizes(one)}) does not fit {lead_name} ({_sizes(lead)})")
+
+
+def _sizes(tokens: _Tokens) -> str:
+    return f"{tokens.shown}, {len(tokens.values)} values"
+
+
+def _mask(mask: Any, lead: _Tokens) -> _Tokens:
+    """The mask as booleans; all 1 where none is given."""
+    if mask is None:
+        return replace(lead, values=np.ones(len(lead.values), np.bool_), stored_as=None)
+    given = _packed("response_mask", mask)
+    wrong = np.flatnonzero((given.values != 0) & (given.values != 1))
+    if len(wrong):
+        raise DumpError(f"response_mask holds {given.values[wrong[0]]}; only 0 and 1 are allowed")
+    return replace(given, values=given.values == 1, stored_as=None)
+
+
+def _responses(mask: _Tokens) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which places to keep, from the first to the last 1 of each row, and how many in each row."""
+    row = np.repeat(np.arange(len(mask.lengths)), mask.lengths)
+    ones = np.flatnonzero(mask.values)
+    first = np.full(len(mask.lengths), len(row), np.int64)
+    last = np.full(len(mask.lengths), -1, np.int64)
+    first[row[ones[::-1]]] = ones[::-1]  # of several writes to one place the last stays
+    last[row[ones]] = ones
+    place = np.arange(len(row))
+    return (place >= first[row]) & (place <= last[row]), np.maximum(last - first + 1, 0)
+
+
+def _one_a_row(name: str, value: Any, rows: int) -> Any:
+    """A column from one value a row, or from one for all."""
+    if hasattr(value, "shape"):
+        value = _host(value)[0].tolist()
+    if not isinstance(value, list | tuple):
+        value = [value] * rows
+    values: Sequence[Any] = [item.item() if hasattr(item, "item") else item for item in value]
+    if len(values) != rows:
+        raise DumpError(f"{name} has {len(values)} values for {rows} responses")
+    if name in ("uid", "group_id"):
+        return pa.array([None if item is None else str(item) for item in values], pa.string())
+    return pa.array(values, pa.float64() if name in ("reward", "advantages") else pa.int64())

@@ -1,0 +1,143 @@
+"""Which of the files found are the dump: what each is, ranks that belong together, and what is left out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import groupby
+from posixpath import basename, dirname
+from typing import TYPE_CHECKING
+
+from rollout_audit.dumps.chunk import Finding, Severity
+from rollout_audit.dumps.discovery import DumpFile, sibling_exists
+from rollout_audit.dumps.formats.prime_rl import MARKER
+from rollout_audit.dumps.formats.table import recognise
+from rollout_audit.errors import UnreadableFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from rollout_audit.dumps.opening import FileInfo
+
+__all__ = ["audited", "identify"]
+
+_BARE = {"jsonl", "torch"}
+"""Formats of whatever is in no other: such a file may well be no dump at all."""
+_ROLLOUT_FORMATS = {"slime-rollout", "miles-dashboard", "open-instruct"}
+_INCOMPLETE = ("bare", "rollout", "evaluation")
+_OBJECTS = "objects that are not tensors"
+_RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
+_EVALUATION = re.compile(r"(?:^|_)eval_")
+_REASONS: Mapping[str, tuple[Severity, str]] = {
+    "unfinished": ("warning", "without STABLE beside them: still being written? --input-format prime-rl reads them"),
+    "text": ("info", "without a column of rollout log-probs"),
+    "objects": ("warning", "with more than tensors, which are not opened (checkpoints?)"),
+    "rollout": ("info", "with rollout log-probs alone, beside files that hold the trainer's too"),
+    "bare": ("warning", "in which nothing is the trainer's, though their format has a place for it"),
+    "evaluation": ("info", "of evaluations, which nothing was trained on"),
+}
+
+
+def identify(
+    files: Sequence[DumpFile], wanted: Collection[str], *, forced: bool
+) -> tuple[list[DumpFile], list[Finding]]:
+    """The files of a dump with the format of each, the files of all ranks of a miles rollout as one.
+
+    Files of other things (text logs, metadata, steps that are still being written) are left out, and said.
+
+    Args:
+        files: as discovery found them.
+        wanted: columns of which a file must have one to be a dump at all.
+        forced: the format was given, so nothing is to be recognised and a missing marker does not count.
+
+    Raises:
+        UnreadableFileError: every file is still being written.
+    """
+    if forced:
+        return _merged(files), []
+    groups: dict[str, list[DumpFile]] = {reason: [] for reason in ("", *_REASONS)}
+    for file in files:
+        names = _names(file)
+        known = file if names is None else replace(file, format=recognise(file.format, names))
+        groups[_no_part(known, names or set(), frozenset(wanted))].append(known)
+    if groups[""]:
+        return _merged(groups[""]), [finding for reason in _REASONS for finding in _left_out(reason, groups[reason])]
+    if unfinished := groups["unfinished"]:
+        raise UnreadableFileError(
+            f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
+            "--input-format prime-rl reads it all the same"
+        )
+    return [*groups["objects"], *groups["text"]], []  # the reader says what is wrong with them
+
+
+def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
+    """Why a file is no part of the dump, empty where it is."""
+    if _OBJECTS in names:
+        return "objects"
+    if file.format in _BARE and not wanted & names:
+        return "text"
+    return "unfinished" if file.format == "prime-rl" and not sibling_exists(file.path, MARKER) else ""
+
+
+def _names(file: DumpFile) -> set[str] | None:
+    """What tells the format apart from others of its kind, None where the kind says all (or the columns will)."""
+    if file.format == "jsonl":
+        from rollout_audit.dumps.jsonl import first_object
+
+        return set(first_object(file.path) or ()) if file.size else set()
+    if file.format == "torch":
+        from rollout_audit.dumps.torch_files import ForeignObjectsError, load_tensors
+
+        try:
+            content = load_tensors(file)
+        except ForeignObjectsError:
+            return {_OBJECTS}
+        first = content[0] if isinstance(content, list) and content else content
+        return set(first) if isinstance(first, dict) else set()
+    return None
+
+
+def _left_out(why: str, files: Sequence[DumpFile]) -> list[Finding]:
+    """One finding for the files that are left out for this reason."""
+    if not files:
+        return []
+    severity, text = _REASONS[why]
+    counted = "1 file" if len(files) == 1 else f"{len(files)} files"
+    return [Finding("file_left_out", severity, f"{counted} left out, {text}", files[0].name, count=len(files))]
+
+
+def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:
+    """Files with both sides; those of the rollout alone only where there is no other, evaluations least of all."""
+    kinds = [_kind(info) for info in infos]
+    best = next(kind for kind in ("whole", *_INCOMPLETE) if kind in kinds)
+    groups = {kind: [info for info, its in zip(infos, kinds, strict=True) if its == kind] for kind in kinds}
+    others = [kind for kind in _INCOMPLETE if kind in groups and kind != best]
+    return groups[best], [f for kind in others for f in _left_out(kind, [info.file for info in groups[kind]])]
+
+
+def _kind(info: FileInfo) -> str:
+    if not info.lacks_training:
+        return "whole"
+    if _EVALUATION.search(basename(info.file.path)):
+        return "evaluation"
+    return "rollout" if info.file.format in _ROLLOUT_FORMATS else "bare"
+
+
+def _merged(files: Sequence[DumpFile]) -> list[DumpFile]:
+    """The rank files of a rollout side by side in one folder, as one file."""
+    merged: list[DumpFile] = []
+    for _, group in groupby(files, key=_rollout_of):
+        ranks = list(group)
+        merged.append(ranks[0] if len(ranks) == 1 else _as_one(ranks))
+    return merged
+
+
+def _rollout_of(file: DumpFile) -> tuple[str, ...]:
+    found = _RANK_FILE.fullmatch(basename(file.path)) if file.format == "miles" else None
+    return (dirname(file.path), found[1]) if found else (file.path,)
+
+
+def _as_one(ranks: Sequence[DumpFile]) -> DumpFile:
+    numbers = ",".join(found[2] for file in ranks if (found := _RANK_FILE.fullmatch(basename(file.path))))
+    name = _RANK_FILE.sub(rf"\1_{{{numbers}}}\3", ranks[0].name)
+    return replace(ranks[0], name=name, size=sum(file.size for file in ranks), parts=tuple(f.path for f in ranks))

@@ -1,0 +1,296 @@
+"""JSON Lines, .npz and .pt with this tool's columns say the same as Parquet; what is wrong with them is one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+
+import rollout_audit as ra
+from rollout_audit.dumps import inspect_dump, jsonl
+from rollout_audit.errors import DumpFaultError, MissingFieldError, UnreadableFileError, UsageError
+
+ROLLOUT = [[-0.5, -1.25, -0.75], [], [-2.0, -0.125]]
+OLD = [[-0.5, -1.5, -0.5], [], [-1.75, -0.25]]
+MASK = [[1, 0, 1], [], [1, 1]]
+ROWS = [
+    {"uid": f"r{i}", "step": 7, "rollout_log_probs": r, "old_log_probs": o, "response_mask": m, "reward": float(i)}
+    for i, (r, o, m) in enumerate(zip(ROLLOUT, OLD, MASK, strict=True))
+]
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def told(dump: ra.Dump) -> list[Any]:
+    return [
+        (
+            row.uid,
+            row.step,
+            row.reward,
+            row.rollout_log_probs.tolist(),
+            None if row.old_log_probs is None else row.old_log_probs.tolist(),
+            row.response_mask.tolist(),
+        )
+        for row in dump.rows()
+    ]
+
+
+EXPECTED = [
+    (f"r{i}", 7, float(i), r, o, [bool(x) for x in m])
+    for i, (r, o, m) in enumerate(zip(ROLLOUT, OLD, MASK, strict=True))
+]
+
+
+def packed() -> dict[str, Any]:
+    return {
+        "rollout_log_probs": np.concatenate(ROLLOUT).astype(np.float32),
+        "old_log_probs": np.concatenate(OLD),
+        "response_mask": np.concatenate(MASK).astype(np.int8),
+        "cu_seqlens": np.array([0, 3, 3, 5]),
+        "reward": np.array([0.0, 1.0, 2.0]),
+        "uid": np.array(["r0", "r1", "r2"]),
+        "step": np.array(7),
+    }
+
+
+def as_torch(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {n: a.tolist() if a.dtype.kind == "U" else torch.from_numpy(np.asarray(a)) for n, a in arrays.items()}
+
+
+def tensor_rows() -> list[dict[str, Any]]:
+    lists = ("rollout_log_probs", "old_log_probs", "response_mask")
+    return [{n: torch.tensor(v) if n in lists else v for n, v in row.items()} for row in ROWS]
+
+
+def test_every_container_says_the_same(tmp_path: Path) -> None:
+    paths = [lines(tmp_path / "a.jsonl", *ROWS), tmp_path / "b.npz", tmp_path / "c.pt", tmp_path / "d.pt"]
+    np.savez(paths[1], **packed())
+    torch.save(as_torch(packed()), paths[2])
+    torch.save(tensor_rows(), paths[3])
+    columns = {name: [row[name] for row in tensor_rows()] for name in ROWS[0]}
+    torch.save(columns, tmp_path / "e.pt")
+    np.savez_compressed(tmp_path / "f.npz", **packed())
+    for path in [*paths, tmp_path / "e.pt", tmp_path / "f.npz"]:
+        dump = ra.open_dump(path)
+        assert told(dump) == EXPECTED, path
+        assert (dump.total_rows, dump.total_values, dump.infos[0].step) in [(3, 5, 7), (3, 5, 0)]
+    assert [file.format for file in ra.open_dump(tmp_path).files] == ["jsonl", "npz", "torch", "torch", "torch", "npz"]
+
+
+def test_padded_npz_and_half_precision(tmp_path: Path) -> None:
+    width = np.full((2, 3), -0.5, np.float16)
+    np.savez(tmp_path / "h.npz", rollout_log_probs=width, old_log_probs=width, response_mask=np.array([[1, 1, 0]] * 2))
+    torch.save(
+        {"rollout_log_probs": torch.full((2, 3), -0.3, dtype=torch.bfloat16), "old_log_probs": torch.zeros(2, 3) - 0.3},
+        tmp_path / "b.pt",
+    )
+    half = ra.open_dump(tmp_path / "h.npz")
+    assert [row.rollout_log_probs.dtype for row in half.rows()] == [np.float32] * 2
+    assert {note.kind for note in half.notes} == {"half_precision"}
+    brain = ra.open_dump(tmp_path / "b.pt")
+    assert next(brain.rows()).rollout_log_probs[0] == np.float32(torch.tensor(-0.3).bfloat16().item())
+    assert "bfloat16" in " ".join(note.message for note in brain.notes)
+
+
+def test_json_lines_are_streamed_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{**ROWS[0], "uid": str(i)} for i in range(1000)]
+    path = lines(tmp_path / "a.jsonl", *rows[:500], "\n", "  \n", *rows[500:])
+    monkeypatch.setattr(jsonl, "BLOCK", 10_000)
+    dump = ra.open_dump(path)
+    assert len(dump.parts()) > 10
+    assert dump.total_rows == sum(part.rows for part in dump.parts()) == 1000
+    assert dump.total_values == 3000
+    assert [row.uid for row in dump.rows()] == [str(i) for i in range(1000)]
+    assert [row.row for row in dump.rows()] == list(range(1000))
+    last = list(dump.chunks(parts=dump.parts()[-1:]))
+    assert last[-1].row_numbers[-1] == 999
+    assert max(chunk.tokens for chunk in dump.chunks(chunk_tokens=30)) == 30
+
+
+def test_null_rows_and_elements_are_faults_not_zeros(tmp_path: Path) -> None:
+    null = {"rollout_log_probs": [-0.1, None, -0.3], "old_log_probs": [-0.1, -0.2, -0.3]}
+    with pytest.raises(DumpFaultError, match="row 0, position 1: rollout_log_probs is null under mask 1"):
+        list(ra.open_dump(lines(tmp_path / "a.jsonl", null)).chunks())
+    gone = {"rollout_log_probs": None, "old_log_probs": [-0.1]}
+    with pytest.raises(DumpFaultError, match="row 1: rollout_log_probs has no list at all"):
+        list(ra.open_dump(lines(tmp_path / "b.jsonl", ROWS[0], gone)).chunks())
+    bare = '{"rollout_log_probs": [NaN, -0.5], "old_log_probs": [-0.5, -Infinity]}\n'
+    kinds = {f.kind for f in inspect_dump(ra.open_dump(lines(tmp_path / "c.jsonl", bare))).findings}
+    assert {"nan", "infinite"} <= kinds
+    ragged = {"token_ids": [1, 2, 3, 4, 5], "rollout_log_probs": [-0.5] * 6, "old_log_probs": [-0.4] * 5}
+    with pytest.raises(DumpFaultError, match=r"row 0: .*\(rollout_log_probs 6, old_log_probs 5, token_ids 5\)"):
+        list(ra.open_dump(lines(tmp_path / "d.jsonl", ragged)).chunks())
+
+
+@pytest.mark.parametrize("mask", [[True, False], [1, 0], [1.0, 0.0]])
+def test_masks_of_every_type(tmp_path: Path, mask: list[Any]) -> None:
+    row = {"rollout_log_probs": [-1, -0.5], "old_log_probs": [-0.5, -2], "response_mask": mask}
+    (read,) = ra.open_dump(lines(tmp_path / "a.jsonl", row)).rows()
+    assert read.response_mask.tolist() == [True, False]
+    assert read.rollout_log_probs.tolist() == [-1.0, -0.5]
+
+
+LP = {"rollout_log_probs": [-0.5], "old_log_probs": [-0.5]}
+BAD_LINES: list[tuple[list[Any], type[Exception], str]] = [
+    ([ROWS[0], "{not json}\n"], UnreadableFileError, "a.jsonl, row 1: not JSON"),
+    ([ROWS[0], '{"rollout_log_probs": [-0.5'], UnreadableFileError, "row 1: not JSON .*, or still being written"),
+    ([ROWS[0], "[1]\n"], UnreadableFileError, "row 1: a JSON list, not an object"),
+    (
+        [LP, {**LP, "rollout_log_probs": ["x"]}],
+        UnreadableFileError,
+        "row 1, column 'rollout_log_probs': not of the",
+    ),
+    (
+        [LP, {**LP, "old_log_probs": -0.5}],
+        UnreadableFileError,
+        "row 1: 'old_log_probs' is a single value, in",
+    ),
+    ([{"text": "hello"}], MissingFieldError, "no column for rollout_log_probs; columns are text; name it with --map"),
+    (
+        [*[LP] * 100, {**LP, "response_mask": [0]}],
+        UnreadableFileError,
+        "row 100: has 'response_mask', which no row",
+    ),
+    ([{"rollout_log_probs": "x", "old_log_probs": [1]}], UnreadableFileError, "holds text, expected a list of numbers"),
+]
+
+
+@pytest.mark.parametrize(("rows", "kind", "message"), BAD_LINES, ids=range(len(BAD_LINES)))
+def test_bad_lines(tmp_path: Path, rows: list[Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message) as raised:
+        list(ra.open_dump(lines(tmp_path / "a.jsonl", *rows)).chunks())
+    assert "\n" not in str(raised.value)
+
+
+def test_text_logs_in_the_folder_are_left_out(tmp_path: Path) -> None:
+    lines(tmp_path / "step_7.jsonl", *ROWS)
+    lines(tmp_path / "val_data_step7.jsonl", {"content": ["x"], "rewards": [0.0]})
+    (tmp_path / "rank_3.jsonl").touch()
+    torch.save({"model": torch.zeros(3)}, tmp_path / "checkpoint.pt")
+    dump = ra.open_dump(tmp_path)
+    assert [file.name for file in dump.files] == ["step_7.jsonl"]
+    (finding,) = dump.left_out
+    assert (finding.kind, finding.severity, finding.count) == ("file_left_out", "info", 3)
+    assert told(ra.open_dump(tmp_path, field_map={"reward": "reward"})) == EXPECTED
+
+
+def test_pickles_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "step_7.pkl").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(UnreadableFileError, match=r"step_7.pkl: a pickle; .*safetensors.torch.save_file\("):
+        ra.open_dump(tmp_path / "step_7.pkl")
+    with pytest.raises(ra.DumpError, match=r"found 1 × .pkl\); a pickle can run any code"):
+        ra.open_dump(tmp_path)
+
+
+class Batch:
+    """What a trainer's own class would be."""
+
+
+def test_pt_with_objects_and_objects_in_npz_are_refused(tmp_path: Path) -> None:
+    torch.save({"rollout_log_probs": torch.zeros(2, 2), "batch": Batch()}, tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match=r"a.pt: holds more than tensors \(.*Batch\); a pickle can run any"):
+        ra.open_dump(tmp_path / "a.pt")
+    np.savez(tmp_path / "b.npz", rollout_log_probs=np.array([{}], dtype=object))
+    with pytest.raises(UnreadableFileError, match=r"b.npz: holds Python objects; a pickle"):
+        ra.open_dump(tmp_path / "b.npz")
+
+
+def test_checkpoints_in_the_folder_are_left_out(tmp_path: Path) -> None:
+    torch.save({"optimizer": Batch()}, tmp_path / "optimizer.pt")
+    with pytest.raises(UnreadableFileError, match="holds more than tensors"):
+        ra.open_dump(tmp_path)
+    lines(tmp_path / "step_7.jsonl", *ROWS)
+    dump = ra.open_dump(tmp_path)
+    assert told(dump) == EXPECTED
+    (finding,) = dump.left_out
+    assert (finding.severity, finding.file) == ("warning", "optimizer.pt")
+    assert told(pickle.loads(pickle.dumps(dump))) == EXPECTED
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.npz"])
+def test_archives_cut_short(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.endswith("pt"):
+        torch.save(as_torch(packed()), path)
+    else:
+        np.savez(path, **packed())
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UnreadableFileError, match="zip archive without its directory, truncated or still being"):
+        ra.open_dump(path)
+
+
+def test_input_format_forces_and_is_checked(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.txt", *ROWS)
+    assert told(ra.open_dump(path, input_format="jsonl")) == EXPECTED
+    with pytest.raises(UsageError, match=r"input format 'jsnl': expected one of .*; did you mean 'jsonl'\?"):
+        ra.open_dump(path, input_format="jsnl")
+    with pytest.raises(UnreadableFileError, match=r"row 0: not as nemo-rl writes it \(KeyError: 'token_loss_mask'\)"):
+        ra.open_dump(path, input_format="nemo-rl")
+    with pytest.raises(UnreadableFileError, match="damaged Parquet"):
+        ra.open_dump(path, input_format="parquet")
+
+
+def test_other_file_systems(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    lines(tmp_path / "a.jsonl", *ROWS)
+    np.savez(tmp_path / "b.npz", **packed())
+    torch.save(as_torch(packed()), tmp_path / "c.pt")
+    for path in tmp_path.iterdir():
+        fs.pipe_file(f"/plain/{path.name}", path.read_bytes())
+    dump = ra.open_dump("memory://plain")
+    assert told(dump) == EXPECTED * 3
+    assert [info.digest for info in dump.infos] == [info.digest for info in ra.open_dump(tmp_path).infos]
+
+
+def test_digest_follows_the_contents(tmp_path: Path) -> None:
+    digests = set()
+    for value in (-0.5, -0.25):
+        row = {"rollout_log_probs": [value], "old_log_probs": [-0.5]}
+        digests.add(ra.open_dump(lines(tmp_path / "a.jsonl", row)).infos[0].digest)
+        tensors = {name: torch.tensor([values]) for name, values in row.items()}
+        torch.save(tensors, tmp_path / "b.pt")
+        digests.add(ra.open_dump(tmp_path / "b.pt").infos[0].digest)
+        np.savez(tmp_path / "c.npz", **{name: np.array([values]) for name, values in row.items()})
+        digests.add(ra.open_dump(tmp_path / "c.npz").infos[0].digest)
+    assert len(digests) == 6
+
+
+def test_prime_rl_nulls_stand_for_values_that_are_not_finite(tmp_path: Path) -> None:
+    row = {
+        "step": 3,
+        "micro_step": 0,
+        "loss_mask": [False, True, True],
+        "inference_logprobs": [0.0, -0.5, -0.25],
+        "trainer_logprobs": [-10.8, -0.5, None],
+    }
+    (tmp_path / "STABLE").touch()
+    dump = ra.open_dump(lines(tmp_path / "rank_0.jsonl", row))
+    with pytest.raises(DumpFaultError, match=r"rank_0.jsonl, row 0, position 1: log_probs is null under mask 1"):
+        list(dump.chunks())
+
+
+def test_slime_mask_of_none_is_all_ones_and_removed_samples_count_for_nothing(tmp_path: Path) -> None:
+    sample = {"index": 0, "response_length": 2, "tokens": [1, 2, 3], "rollout_log_probs": [-0.5, -0.25]}
+    samples = [{**sample, "loss_mask": None}, {**sample, "index": 1, "loss_mask": [1, 1], "remove_sample": True}]
+    torch.save({"rollout_id": 4, "samples": samples}, tmp_path / "4.pt")
+    first, second = ra.open_dump(tmp_path).rows()
+    assert (first.step, first.response_mask.tolist(), first.token_ids.tolist()) == (4, [True, True], [2, 3])
+    assert second.response_mask.tolist() == [False, False]
+
+
+def test_float32_written_as_text_keeps_its_bits(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).uniform(-9, 0, 500).astype(np.float32)
+    row = {"rollout_log_probs": values.tolist(), "old_log_probs": values.tolist()}
+    (read,) = ra.open_dump(lines(tmp_path / "a.jsonl", row)).rows()
+    assert np.array_equal(read.rollout_log_probs.astype(np.float32), values)
+    assert math.isclose(float(read.rollout_log_probs.sum()), float(values.astype(np.float64).sum()))

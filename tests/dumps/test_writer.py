@@ -1,0 +1,226 @@
+"""What a training loop writes reads back as what it had, and a mistake never stops the loop."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import rollout_audit as ra
+
+MU = torch.tensor([[0.0, -0.5, -0.25, -0.125, 0.0, 0.0], [0.0, 0.0, -1.5, -2.0, -3.0, -0.75]])
+PI = torch.tensor([[-9.0, -0.5, -0.5, -0.25, -9.0, -9.0], [-9.0, -9.0, -1.0, -2.5, -3.0, -0.5]])
+MASK = torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 1, 1, 1, 1]])
+ROLLOUT_ROWS = [[-0.5, -0.25, -0.125], [-1.5, -2.0, -3.0, -0.75]]
+OLD_ROWS = [[-0.5, -0.5, -0.25], [-1.0, -2.5, -3.0, -0.5]]
+MASK_ROWS = [[True, False, True], [True] * 4]
+
+
+def written(folder: Path, **arguments: Any) -> ra.Dump:
+    with ra.DumpWriter(folder, on_error="raise") as writer:
+        writer.write(**{"step": 7, **arguments})
+    return ra.open_dump(folder)
+
+
+def test_prompt_and_padding_go_and_masked_tokens_between_stay(tmp_path: Path) -> None:
+    dump = written(tmp_path, rollout_log_probs=MU, old_log_probs=PI, response_mask=MASK)
+    rows = list(dump.rows())
+    assert [row.rollout_log_probs.tolist() for row in rows] == ROLLOUT_ROWS
+    assert [row.old_log_probs.tolist() for row in rows] == OLD_ROWS
+    assert [row.response_mask.tolist() for row in rows] == MASK_ROWS
+    assert [row.step for row in rows] == [7, 7]
+    assert [file.name for file in dump.files] == ["step_000007_rank_0.parquet"]
+
+
+FORMS = {
+    "numpy": lambda x: x.numpy(),
+    "float64": lambda x: x.double(),
+    "with gradient": lambda x: x.clone().requires_grad_() if x.is_floating_point() else x,
+    "lists": lambda x: x.tolist(),
+    "list of tensors": list,
+    "list of arrays": lambda x: [row.numpy() for row in x],
+    "ragged": lambda x: [row.tolist()[: 4 + 2 * i] for i, row in enumerate(x)],
+    "nested": lambda x: torch.nested.nested_tensor([x[0, :4].clone(), x[1].clone()], layout=torch.jagged),
+    "not contiguous": lambda x: x.T.contiguous().T,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_batch(form: str, tmp_path: Path) -> None:
+    shape = FORMS[form]
+    dump = written(tmp_path, rollout_log_probs=shape(MU), old_log_probs=shape(PI), response_mask=shape(MASK))
+    assert [row.rollout_log_probs.tolist() for row in dump.rows()] == ROLLOUT_ROWS
+    assert [row.old_log_probs.tolist() for row in dump.rows()] == OLD_ROWS
+    assert [row.response_mask.tolist() for row in dump.rows()] == MASK_ROWS
+
+
+@pytest.mark.gpu
+def test_tensors_on_the_device(tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    dump = written(tmp_path, rollout_log_probs=MU.cuda(), old_log_probs=PI.cuda().bfloat16(), response_mask=MASK.cuda())
+    assert [row.rollout_log_probs.tolist() for row in dump.rows()] == ROLLOUT_ROWS
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_half_precision_is_kept_exactly_and_remembered(kind: torch.dtype, tmp_path: Path) -> None:
+    values = torch.linspace(-7, -0.01, 40).reshape(4, 10).to(kind)
+    dump = written(tmp_path, rollout_log_probs=values, old_log_probs=values.float())
+    for row, true in zip(dump.rows(), values, strict=True):
+        assert np.array_equal(row.rollout_log_probs, true.float().numpy())
+    (note,) = [note for note in dump.notes if note.kind == "half_precision"]
+    assert str(kind).removeprefix("torch.") in note.message
+    assert pq.read_schema(dump.files[0].path).field("rollout_log_probs").type.value_type == "float"
+
+
+def test_float32_and_float64_stay_what_they_are(tmp_path: Path) -> None:
+    written(tmp_path, rollout_log_probs=MU, old_log_probs=PI.double(), response_mask=MASK)
+    schema = pq.read_schema(tmp_path / "step_000007_rank_0.parquet")
+    assert [str(schema.field(n).type.value_type) for n in ("rollout_log_probs", "old_log_probs")] == ["float", "double"]
+
+
+def test_fields_of_rows(tmp_path: Path) -> None:
+    dump = written(
+        tmp_path,
+        rollout_log_probs=MU,
+        log_probs=PI,
+        response_mask=MASK.bool(),
+        token_ids=torch.arange(12).reshape(2, 6),
+        advantages=torch.tensor([1.5, -1.5]),
+        reward=torch.tensor([1.0, 0.0]),
+        uid=["a", 17],
+        group_id=np.array([3, 3]),
+        policy_version=4,
+        trainer_version=torch.tensor([5, 6]),
+    )
+    one, two = dump.rows()
+    assert (one.uid, two.uid, one.group_id, one.reward, two.reward) == ("a", "17", "3", 1.0, 0.0)
+    assert (one.policy_version, two.policy_version, one.trainer_version, two.trainer_version) == (4, 4, 5, 6)
+    assert (one.token_ids.tolist(), one.advantages.tolist()) == ([1, 2, 3], [1.5] * 3)
+    assert one.old_log_probs is None
+    assert one.log_probs.tolist() == OLD_ROWS[0]
+
+
+def test_advantages_a_token_and_rows_without_a_valid_token(tmp_path: Path) -> None:
+    mask = torch.tensor([[0] * 6, [0, 0, 1, 1, 1, 1]])
+    dump = written(tmp_path, rollout_log_probs=MU, old_log_probs=PI, response_mask=mask, advantages=MU)
+    empty, full = dump.rows()
+    assert (len(empty.rollout_log_probs), len(full.rollout_log_probs)) == (0, 4)
+    assert full.advantages.tolist() == ROLLOUT_ROWS[1]
+    assert ra.analyze(dump, presets=[], sweep=False).overall["kl_k1"] is not None
+
+
+def test_nothing_but_the_rollout_waits_for_a_join(tmp_path: Path) -> None:
+    uid = ["a", "b"]
+    rollout = written(tmp_path / "rollout", rollout_log_probs=MU, response_mask=MASK, uid=uid)
+    with pytest.raises(ra.DumpError, match="this file was recorded on the rollout's side; add them with --join DUMP"):
+        ra.analyze(rollout)
+    with ra.DumpWriter(tmp_path / "trainer", on_error="raise") as writer:
+        writer.write(step=7, old_log_probs=PI.flip(0), response_mask=MASK.flip(0), uid=uid[::-1])
+    dump = ra.open_dump(tmp_path / "rollout", join=tmp_path / "trainer")
+    assert [row.old_log_probs.tolist() for row in dump.rows()] == OLD_ROWS
+
+
+def test_names_tell_ranks_and_calls_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = {"rollout_log_probs": MU, "old_log_probs": PI, "response_mask": MASK}
+    with ra.DumpWriter(tmp_path, rank=3) as writer:
+        first, second = writer.write(step=1, **batch), writer.write(step=1, **batch)
+        third = writer.write(step=2, **batch)
+    monkeypatch.setenv("RANK", "5")
+    fourth = ra.DumpWriter(tmp_path).write(step=2, **batch)
+    assert [path.name for path in (first, second, third, fourth) if path] == [
+        "step_000001_rank_3.parquet",
+        "step_000001_rank_3_part_1.parquet",
+        "step_000002_rank_3.parquet",
+        "step_000002_rank_5.parquet",
+    ]
+    assert [row.step for row in ra.open_dump(tmp_path).rows()] == [1] * 4 + [2] * 4
+
+
+def test_a_resumed_run_writes_its_steps_anew(tmp_path: Path) -> None:
+    written(tmp_path, rollout_log_probs=MU, old_log_probs=PI)
+    dump = written(tmp_path, rollout_log_probs=MU[:1], old_log_probs=PI[:1])
+    assert (len(dump.files), dump.total_rows) == (1, 1)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing": ({}, "no log-probs given"),
+    "shape": (
+        {"rollout_log_probs": MU, "old_log_probs": PI[:, :5]},
+        "old_log_probs (Tensor [2, 5], 10 values) does not fit rollout_log_probs (Tensor [2, 6], 12 values)",
+    ),
+    "mask shape": (
+        {"rollout_log_probs": MU, "old_log_probs": PI, "response_mask": MASK[:1]},
+        "response_mask (Tensor [1, 6], 6 values) does not fit rollout_log_probs (Tensor [2, 6], 12 values)",
+    ),
+    "mask value": (
+        {"rollout_log_probs": MU, "old_log_probs": PI, "response_mask": MASK * 2},
+        "response_mask holds 2; only 0 and 1 are allowed",
+    ),
+    "flat": ({"rollout_log_probs": MU[0], "old_log_probs": PI[0]}, "rollout_log_probs is [6]; expected [B, T]"),
+    "rows": ({"rollout_log_probs": MU, "old_log_probs": PI, "reward": [1.0]}, "reward has 1 values for 2 responses"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_are_warnings_unless_asked(case: str, tmp_path: Path) -> None:
+    arguments, message = BAD[case]
+    with pytest.warns(RuntimeWarning) as caught:
+        assert ra.DumpWriter(tmp_path).write(step=3, **arguments) is None
+    text = str(caught[0].message)
+    assert text.startswith("rollout-audit: step 3 is not recorded: ")
+    assert message in text
+    assert caught[0].filename == __file__
+    with pytest.raises(ra.DumpError) as raised:
+        ra.DumpWriter(tmp_path, on_error="raise").write(step=3, **arguments)
+    assert message in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_refuses_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.warns(RuntimeWarning, match="step 1 is not recorded"):
+        assert ra.DumpWriter(tmp_path / "file").write(step=1, rollout_log_probs=MU, old_log_probs=PI) is None
+    with pytest.raises(ra.UsageError, match="on_error = 'ignore'"):
+        ra.DumpWriter(tmp_path, on_error="ignore")
+
+
+def test_none_for_a_log_prob_that_the_engine_could_not_give_is_a_fault_later(tmp_path: Path) -> None:
+    dump = written(tmp_path, rollout_log_probs=[[-0.5, None]], old_log_probs=[[-0.5, -0.25]])
+    with pytest.raises(ra.DumpError, match="position 1: rollout_log_probs is NaN under mask 1"):
+        ra.analyze(dump)
+
+
+def _write_in_process(folder: str, rank: int) -> None:
+    ra.DumpWriter(folder, rank=rank, on_error="raise").write(step=1, rollout_log_probs=MU, old_log_probs=PI)
+
+
+def test_processes_side_by_side(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_write_in_process, args=(str(tmp_path), rank)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert ra.open_dump(tmp_path).total_rows == 4
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_lists_are_written_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys, rollout_audit as ra;"
+        "assert not {'numpy', 'pyarrow', 'torch'} & set(sys.modules);"
+        f"w = ra.DumpWriter({str(tmp_path)!r}, on_error='raise');"
+        "assert not {'numpy', 'pyarrow', 'torch'} & set(sys.modules);"
+        "w.write(step=1, rollout_log_probs=[[-0.5]], old_log_probs=[[-0.5]]);"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert ra.open_dump(tmp_path).total_rows == 1

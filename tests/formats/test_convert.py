@@ -1,0 +1,141 @@
+"""Whatever is read is written as native Parquet and reads back as the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import rollout_audit as ra
+from rollout_audit.__main__ import main
+from rollout_audit.dumps import inspect_dump
+
+HERE = Path(__file__).parent
+CONFORMANCE = HERE.parent / "conformance" / "dumps"
+LAYOUTS = {"roll": "roll", "areal": "areal"}
+FOLDERS = [p.name for p in sorted(HERE.iterdir()) if p.is_dir() and p.name not in ("truth", "__pycache__")]
+FIELDS = (
+    "step",
+    "rollout_log_probs",
+    "old_log_probs",
+    "log_probs",
+    "response_mask",
+    "advantages",
+    "reward",
+    "token_ids",
+    "group_id",
+    "policy_version",
+)
+
+
+def same(one: Any, two: Any) -> bool:
+    if one is None or two is None:
+        return one is two
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, two, equal_nan=one.dtype.kind == "f"))
+    return bool(one == two)
+
+
+def assert_same_rows(first: ra.Dump, second: ra.Dump) -> None:
+    compared = 0
+    for one, two in zip(first.rows(), second.rows(), strict=True):
+        for field in FIELDS:
+            assert same(getattr(one, field), getattr(two, field)), (one.uid, field)
+        if "#" not in one.uid:
+            assert one.uid == two.uid
+        compared += 1
+    assert compared == second.total_rows > 0
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_format_reads_back(name: str, tmp_path: Path) -> None:
+    dump = ra.open_dump(HERE / name, layout=LAYOUTS.get(name))
+    written = ra.convert_dump(dump, tmp_path / "out")
+    back = ra.open_dump(tmp_path / "out")
+    assert_same_rows(dump, back)
+    assert {file.format for file in back.files} == {"parquet"}
+    assert (written.rows, len(written.files)) == (dump.total_rows, len(dump.files))
+    assert [bool(info.lacks_training) for info in back.infos] == [bool(info.lacks_training) for info in dump.infos]
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in CONFORMANCE.iterdir()))
+def test_conformance_dumps_read_back(name: str, tmp_path: Path) -> None:
+    dump = ra.open_dump(CONFORMANCE / name)
+    ra.convert_dump(dump, tmp_path / "out", chunk_tokens=1000)
+    back = ra.open_dump(tmp_path / "out")
+    assert_same_rows(dump, back)
+    assert {n.kind for n in back.notes} == {n.kind for n in dump.notes} - {"no_mask"}
+
+
+def test_floats_have_their_bytes_split_and_all_is_zstd(tmp_path: Path) -> None:
+    ra.convert_dump(ra.open_dump(HERE / "slime"), tmp_path / "out")
+    path = next((tmp_path / "out").rglob("0.parquet"))
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    assert {column.compression for column in columns} == {"ZSTD"}
+    split = {c.path_in_schema for c in columns if "BYTE_STREAM_SPLIT" in c.encodings}
+    assert split == {
+        "rollout_log_probs.list.element",
+        "old_log_probs.list.element",
+        "advantages.list.element",
+        "reward",
+    }
+
+
+def test_chunks_become_row_groups(tmp_path: Path) -> None:
+    dump = ra.open_dump(HERE / "nemo_rl/logs/exp_002")
+    ra.convert_dump(dump, tmp_path / "out", chunk_tokens=200)
+    assert len(ra.open_dump(tmp_path / "out").parts()) > 2
+
+
+def test_bfloat16_is_remembered(tmp_path: Path) -> None:
+    lp = torch.linspace(-3, -0.1, 12).reshape(3, 4).bfloat16()
+    save_file({"rollout_log_probs": lp, "old_log_probs": lp.float()}, tmp_path / "step_3.safetensors")
+    dump = ra.open_dump(tmp_path / "step_3.safetensors")
+    ra.convert_dump(dump, tmp_path / "out")
+    back = ra.open_dump(tmp_path / "out")
+    assert_same_rows(dump, back)
+    (note,) = [note for note in back.notes if note.kind == "half_precision"]
+    assert note.message == "rollout_log_probs is stored as bfloat16 (about 2 digits) in 1 of 1 files"
+    assert inspect_dump(back).files[0].fields[0].type == "list<element: float> of bfloat16"
+
+
+def test_faults_are_not_converted_away(tmp_path: Path) -> None:
+    lp = torch.tensor([[-0.5, float("nan")], [-0.5, -0.25]])
+    save_file({"rollout_log_probs": lp, "old_log_probs": torch.full((2, 2), -0.5)}, tmp_path / "a.safetensors")
+    dump = ra.open_dump(tmp_path / "a.safetensors")
+    with pytest.raises(ra.DumpError, match="rollout_log_probs is NaN under mask 1"):
+        ra.convert_dump(dump, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.safetensors"]
+    written = ra.convert_dump(dump, tmp_path / "out", on_fault="drop")
+    assert (written.rows, written.dropped) == (1, 1)
+
+
+def test_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["convert", str(HERE / "verl/batch_step_1.pt"), "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path}: not empty (it holds notes.txt); give a new folder to --out, or clear it\n"
+    )
+    assert main(["convert", str(HERE / "verl/batch_step_1.pt"), "--out", str(tmp_path / "notes.txt")]) == 2
+    assert "is not a folder; give another --out" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["convert", str(HERE / "verl/batch_step_1.pt"), "--out", str(tmp_path / "empty")]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"wrote {tmp_path / 'empty'} (1 file, 24 rows)\n")
+    assert ra.open_dump(tmp_path / "empty").total_rows == 24
+
+
+def test_steps_limit_and_join_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slime = HERE / "slime/grpo_run"
+    arguments = ["convert", slime / "rollout_data", "--join", slime / "train_data", "--steps", "1:3", "--limit", "20"]
+    assert main([*map(str, arguments), "--out", str(tmp_path / "out")]) == 0
+    rows = list(ra.open_dump(tmp_path / "out").rows())
+    assert [row.step for row in rows] == [1] * 16 + [2] * 4
+    assert all(row.old_log_probs is not None for row in rows)
+    assert "(2 files, 20 rows)" in capsys.readouterr().err

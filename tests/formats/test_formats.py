@@ -1,0 +1,192 @@
+"""Files written by the frameworks' own code: `open_dump` yields exactly what was recorded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import rollout_audit as ra
+from rollout_audit.dumps import inspect_dump
+
+HERE = Path(__file__).parent
+TOKEN_FIELDS = ("rollout_log_probs", "old_log_probs", "log_probs", "response_mask", "token_ids", "advantages")
+CASES = {
+    "nemo_rl": ("nemo-rl", None, 56, 2049, 0.069695),
+    "prime_rl": ("prime-rl", None, 48, 1230, 0.090655),
+    "slime": ("slime", None, 60, 2697, 0.068157),
+    "miles": ("miles", None, 48, 1230, 0.077798),
+    "miles_cp2": ("miles", None, 12, 1575, 0.059936),
+    "skyrl": ("safetensors", None, 48, 1230, 0.077798),
+    "roll": ("safetensors", "roll", 24, 2782, 0.059920),
+    "trl": ("safetensors", None, 32, 3659, 0.059229),
+    "areal": ("safetensors", "areal", 24, 2782, 0.059920),
+}
+"""folder → format, layout, rows, valid tokens, mean |d| over them"""
+
+
+def truth_of(name: str) -> list[dict[str, Any]]:
+    rows = pq.read_table(HERE / "truth" / f"{name}.parquet").to_pylist()
+    # the files of TRL are read in the order of their names, its truth lists the batch with tools first
+    return sorted(rows, key=lambda row: "tools" in row["key"]) if name == "trl" else rows
+
+
+def as_array(values: list[Any]) -> Any:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_are_those_that_were_recorded(name: str) -> None:
+    file_format, layout, rows, _, _ = CASES[name]
+    dump = ra.open_dump(HERE / name, layout=layout)
+    assert {file.format for file in dump.files} == {file_format}
+    read, truth = list(dump.rows()), truth_of(name)
+    assert len(read) == len(truth) == rows == dump.total_rows
+    for row, true in zip(read, truth, strict=True):
+        assert row.step == true["step"], true["key"]
+        for field in TOKEN_FIELDS:
+            if field not in true or (field == "advantages" and name == "skyrl"):  # its file has 0.0 at tool tokens
+                continue
+            values = getattr(row, field)
+            np.testing.assert_array_equal(
+                np.asarray(values, np.float64), as_array(true[field]), f"{true['key']} {field}"
+            )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_mean_difference_is_the_known_one(name: str) -> None:
+    _, layout, _, tokens, mean = CASES[name]
+    report = ra.analyze(ra.open_dump(HERE / name, layout=layout), presets=[], sweep=False)
+    assert report.overall["log_prob_diff_abs_mean"] == pytest.approx(mean, abs=1e-6)
+    inspection = inspect_dump(ra.open_dump(HERE / name, layout=layout))
+    assert (inspection.valid_tokens, inspection.has_errors) == (tokens, False)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_verl_batch_keeps_its_width_and_its_values(suffix: str) -> None:
+    for row, true in zip(ra.open_dump(HERE / f"verl/batch_step_1.{suffix}").rows(), truth_of("verl"), strict=True):
+        length = len(true["response_mask"])
+        assert len(row.response_mask) == 256
+        assert not row.response_mask[length:].any()
+        for field in ("rollout_log_probs", "old_log_probs", "response_mask"):
+            np.testing.assert_array_equal(getattr(row, field)[:length], as_array(true[field]).astype(np.float32))
+
+
+def test_uids_are_the_trainers_own_numbers() -> None:
+    for name in ("slime", "miles"):
+        keys = [row["key"].rpartition("/")[2] for row in truth_of(name)]
+        assert [row.uid for row in ra.open_dump(HERE / name).rows()] == keys
+
+
+def test_skipped_forward_pass_of_nemo_rl_is_no_trainer() -> None:
+    dump = ra.open_dump(HERE / "nemo_rl_faulty")
+    with pytest.raises(ra.DumpError, match=r"no log-probs of the trainer, prev_logprobs is 0.0 throughout"):
+        ra.analyze(dump)
+    with pytest.raises(ra.DumpError, match="force_on_policy_ratio"):
+        ra.trainer_metrics(dump, "verl", {})
+    (finding,) = [f for f in inspect_dump(dump).findings if f.severity == "error"]
+    assert finding.kind == "rollout_only"
+    assert all(row.old_log_probs is None for row in dump.rows())
+
+
+def test_one_skipped_step_among_others_is_named() -> None:
+    dump = ra.open_dump([HERE / "nemo_rl", HERE / "nemo_rl_faulty"])
+    assert len(dump.files) == 4
+    (finding,) = dump.left_out
+    assert (finding.severity, finding.count) == ("warning", 1)
+    assert "nothing is the trainer's" in finding.message
+    assert finding.file is not None
+    assert "nemo_rl_faulty" in finding.file
+
+
+def test_unfinished_step_of_prime_rl_is_left_out_or_refused(tmp_path: Path) -> None:
+    dump = ra.open_dump(HERE / "prime_rl")
+    (finding,) = dump.left_out
+    assert (finding.severity, finding.count) == ("warning", 2)
+    assert "step_3" in str(finding.file)
+    alone = HERE / "prime_rl/token_exports/step_3"
+    with pytest.raises(ra.DumpError, match="no STABLE beside it"):
+        ra.open_dump(alone)
+    forced = ra.open_dump(alone, input_format="prime-rl")
+    assert {row.step for row in forced.rows()} == {3}
+    shutil.copytree(alone, tmp_path / "step_3")
+    (tmp_path / "step_3" / "STABLE").touch()
+    assert ra.open_dump(tmp_path).total_rows == forced.total_rows > 0
+
+
+def test_rollout_files_are_read_but_not_compared() -> None:
+    dump = ra.open_dump(HERE / "open_instruct")
+    truth = truth_of("open_instruct")
+    for row, true in zip(dump.rows(), truth, strict=True):
+        assert (row.uid, row.step) == ("/".join(true["key"].split("/")[1:]), true["step"])
+        np.testing.assert_array_equal(row.rollout_log_probs, as_array(true["rollout_log_probs"]))
+        assert row.response_mask.all() == (len(true["response_mask"]) > 1)  # the failed request has no valid token
+    assert {finding.kind for finding in dump.notes} == {"rollout_only", "file_left_out"}
+    assert [file.name.rpartition("_")[2] for file in dump.files] == ["000000.jsonl", "000001.jsonl"]
+    with pytest.raises(ra.DumpError, match=r"open-instruct writes the engine's log-probs alone.*--join DUMP"):
+        ra.analyze(dump)
+
+
+@pytest.mark.parametrize(
+    ("path", "file_format", "rows"),
+    [
+        ("slime/grpo_run/rollout_data", "slime-rollout", 48),
+        ("slime/llamacpp_q4/rollout_data/eval_0.pt", "slime-rollout", 2),
+        ("miles/grpo_run/rollout_data/1.pt", "slime-rollout", 16),
+        ("miles/grpo_run/dashboard_columns", "miles-dashboard", 48),
+    ],
+)
+def test_rollout_only_dumps_say_what_is_missing(path: str, file_format: str, rows: int) -> None:
+    dump = ra.open_dump(HERE / path)
+    assert {file.format for file in dump.files} == {file_format}
+    assert sum(1 for _ in dump.rows()) == rows
+    with pytest.raises(ra.DumpError, match=r"no log-probs of the trainer, .*; add them with --join DUMP"):
+        ra.analyze(dump)
+
+
+def test_dashboards_agree_with_the_train_files() -> None:
+    train = {(row.step, row.uid): row for row in ra.open_dump(HERE / "miles").rows()}
+    for row in ra.open_dump(HERE / "miles/grpo_run/dashboard_columns").rows():
+        whole = train[row.step, row.uid]
+        np.testing.assert_array_equal(row.rollout_log_probs, whole.rollout_log_probs)
+        np.testing.assert_array_equal(row.response_mask, whole.response_mask)
+
+
+def test_context_parallel_slices_need_every_rank(tmp_path: Path) -> None:
+    shutil.copy(HERE / "miles_cp2/llamacpp_q4/train_data/0_1.pt", tmp_path / "0_1.pt")
+    with pytest.raises(ra.DumpError, match=r"0_1.pt: .* over 2 context-parallel ranks and that of cp_rank 0 is not"):
+        ra.open_dump(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("roll", r"response_mask \[24, 288\] is one wider than infer_logprobs \[24, 287\].*--layout roll"),
+        ("areal", r"nothing in the file says whether they were: --layout areal if so, --layout packed"),
+    ],
+)
+def test_layout_that_content_cannot_tell_is_asked_for(name: str, message: str) -> None:
+    with pytest.raises(ra.UsageError, match=message):
+        ra.open_dump(HERE / name)
+
+
+def test_layout_asked_for_must_fit() -> None:
+    with pytest.raises(ra.UsageError, match="layout roll needs the tensor 'attention_mask'; there are old_log_probs, "):
+        ra.open_dump(HERE / "verl/batch_step_1.pt", layout="roll")
+
+
+def test_chunk_size_and_parts_do_not_matter() -> None:
+    for name, (_, layout, *_) in CASES.items():
+        dump = ra.open_dump(HERE / name, layout=layout)
+        whole = [row.rollout_log_probs.tolist() for row in dump.rows()]
+        small = [
+            chunk.rollout_log_probs[chunk.offsets[i] : chunk.offsets[i + 1]].tolist()
+            for part in dump.parts()
+            for chunk in dump.chunks(chunk_tokens=64, parts=[part])
+            for i in range(chunk.rows)
+        ]
+        assert small == whole, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -312,7 +313,7 @@ class Report(Strict):
         description="what the figures are and are not: error of quantiles, sampling, limits of the method"
     )
 
-    _pictures: Pictures | None = PrivateAttr(default=None)
+    _pictures: Callable[[], Pictures] | None = PrivateAttr(default=None)
 
     @property
     def pictures(self) -> Pictures:
@@ -323,7 +324,7 @@ class Report(Strict):
         """
         if self._pictures is None:
             raise ValueError("this report was read from JSON: its arrays were not kept")
-        return self._pictures
+        return self._pictures()
 
     def to_json(self) -> str:
         """Strict JSON, two spaces deep, with a newline at the end.

@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.audit import health
+from rollout_audit.audit.causes import exhibit_of, find_causes
+from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.pictures import Histogram, Pictures
 from rollout_audit.audit.plan import Audit
 from rollout_audit.audit.report import (
+    CauseReport,
     CorrectionReport,
     Counts,
     DroppedSequence,
@@ -80,6 +83,7 @@ class _Assembly:
             status=status,
             headline=headline(verdicts, overall, steps),
             health=verdicts,
+            causes=[CauseReport(**asdict(cause)) for cause in find_causes(self._exhibit())],
             findings=self._findings(),
             dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.log.dropped)],
             overall=dict(overall),
@@ -153,6 +157,9 @@ class _Assembly:
             )
             for info in self.audit.dump.infos
         ]
+
+    def _exhibit(self) -> Exhibit:
+        return exhibit_of(self.audit, self.state, self.log.findings([file.name for file in self.audit.dump.files]))
 
     def _findings(self) -> list[FindingReport]:
         found = self.log.findings([file.name for file in self.audit.dump.files])
@@ -285,7 +292,7 @@ class _Assembly:
                 f"off by at most {QUANTILE_ERROR:.1%} of the log-ratio."
             )
         if self.audit.sample_stride > 1:
-            notes.append(f"Pictures by position and probability show every {self.audit.sample_stride}th row.")
+            notes.append(f"Pictures by position and probability show one row in {self.audit.sample_stride}.")
         notes.append(
             "Pooled figures treat the dump as one batch; trainers correct each step by itself. "
             "Agreement on sampled tokens does not prove agreement on the whole vocabulary."

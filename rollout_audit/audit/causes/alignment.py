@@ -49,7 +49,7 @@ def misordered_rows(exhibit: Exhibit) -> Hit | None:
     """Rows that fit the rollout log-probs of another row of their step better than their own."""
     kinds, rows = exhibit.kinds, exhibit.sample
     found = np.flatnonzero(kinds.exchanged)
-    if len(found) < LEAST_ROWS:
+    if not len(found):
         return _unmatched(exhibit)
     partner, fit, _ = kinds.partners
     first = int(found[0])

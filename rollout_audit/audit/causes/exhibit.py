@@ -47,10 +47,8 @@ class Exhibit:
 
     @cached_property
     def appended(self) -> Flags:
-        """[rows] whose last token is certain to the rollout side, exactly, and below e^−1 to the trainer."""
-        last = self.sample.last
-        certain = (self.sample.rollout[last] == 0.0) & (self.sample.training[last] < -1.0)
-        return np.asarray(certain & ~self.kinds.flagged)
+        """[rows] whose last token alone is certain to the rollout side and not to the trainer."""
+        return np.asarray(self.sample.appended & ~self.kinds.flagged)
 
     def count(self, *kinds: str) -> int:
         """Occurrences of faults of those kinds."""
@@ -78,6 +76,8 @@ class Exhibit:
     def figures(self, rows: Flags | slice) -> dict[str, float | int | None]:
         """The metrics of those rows, taken as one batch, that have a health limit of their own."""
         column = {name: self.table[name][rows] for name in ("valid_tokens", "sum_d", "sum_k3", "min_d", "sum_chi2")}
+        if not len(column["sum_d"]):
+            return {}
         n = max(float(column["valid_tokens"].sum()), 1.0)
         with np.errstate(over="ignore"):
             ratio = float(np.exp(-column["sum_d"] / np.maximum(column["valid_tokens"], 1)).mean())

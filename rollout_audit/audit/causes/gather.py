@@ -22,9 +22,7 @@ __all__ = ["causes_of_dump", "exhibit_of"]
 NOTHING: Mapping[str, Array] = dict.fromkeys(
     ("step", "valid_tokens", "sum_d", "sum_abs_d", "sum_k3", "sum_chi2", "min_d", "max_d"), np.empty(0)
 )
-NO_TOKENS: Mapping[str, Array] = dict.fromkeys(
-    ("training", "rollout", "position", "file", "row", "step"), np.empty(0)
-)
+NO_TOKENS: Mapping[str, Array] = dict.fromkeys(("training", "rollout", "position", "file", "row", "step"), np.empty(0))
 
 
 def exhibit_of(audit: Audit, state: PassState, findings: Sequence[Finding]) -> Exhibit:

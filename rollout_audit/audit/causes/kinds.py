@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_audit.audit.causes.sampled import LAGS, Array, Flags, Ints, SampledRows, fisher_z
 
-__all__ = ["BROKEN_SHARE", "FITS", "MISFIT", "RowKinds"]
+__all__ = ["FITS", "GAIN", "LEAST_TOKENS", "MISFIT", "SURE", "UNLIKELY", "RowKinds"]
 
 MISFIT = 0.5
 """A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
@@ -26,6 +26,11 @@ LEAST_TOKENS = 8
 DENSE, DENSE_OF = 3, 5
 """Big log-ratios among neighbours from which on a stretch is dense"""
 OUTSIDE_CLEAN = 0.1
+FILLED = 0.6
+CONTRAST = 8.0
+"""Factor of mean |d| inside a stretch over that outside: strangers have 20 and more, wide even noise 3 to 4"""
+STANDS_OUT = 5.0
+"""Factor of a broken row's mean |d| over that of the step's median row: rows that are merely unlikely have 3"""
 UNLIKELY = -2.0
 """The sampled token was not the likeliest one: π below e^−2"""
 TOP1_FLOOR = -2.5
@@ -60,8 +65,8 @@ class RowKinds:
 
     @cached_property
     def partners(self) -> tuple[Ints, Array, Array]:
-        misfits = (self.own_fit < MISFIT) & ~self.shifted & (self.rows.lengths >= LEAST_TOKENS)
-        return self.rows.best_partners(misfits)
+        misfits = (self.own_fit < MISFIT) & (self.rows.lengths >= LEAST_TOKENS)
+        return self.rows.best_partners(misfits & ~self._taken(self.shifted, self.constant))
 
     @cached_property
     def exchanged(self) -> Flags:
@@ -104,16 +109,24 @@ class RowKinds:
     @cached_property
     def wide(self) -> Flags:
         """Rows with one stretch of big log-ratios, clean outside of it."""
-        rows = self.rows
-        first, last = self.stretch
-        there = first >= 0
-        place = np.arange(rows.tokens)
-        inside = there[rows.row] & (place >= first[rows.row]) & (place <= last[rows.row])
+        rows, inside = self.rows, self._inside
         outside = rows.lengths - rows.sums(inside)
         stray = rows.sums(rows.big & ~inside)
         clean = (outside >= np.maximum(4, 0.1 * rows.lengths)) & (stray <= OUTSIDE_CLEAN * outside)
-        filled = rows.sums(inside & self.dense) >= 0.75 * rows.sums(inside)
-        return np.asarray(there & clean & filled & ~self._taken(self.shifted, self.exchanged, self.constant))
+        filled = rows.sums(inside & self.dense) >= FILLED * np.maximum(rows.sums(inside), 1)
+        apart = self._mean_gap(inside) >= CONTRAST * self._mean_gap(~inside)
+        return np.asarray(clean & filled & apart & ~self._taken(self.shifted, self.exchanged, self.constant))
+
+    @cached_property
+    def _inside(self) -> Flags:
+        """[tokens] from the first dense place of a row to the last."""
+        first, last = self.stretch
+        place, row = np.arange(self.rows.tokens), self.rows.row
+        return np.asarray((first[row] >= 0) & (place >= first[row]) & (place <= last[row]))
+
+    def _mean_gap(self, tokens: Flags) -> Array:
+        """[rows] mean |d| over those tokens."""
+        return self.rows.sums(np.abs(self.rows.log_ratio) * tokens) / np.maximum(self.rows.sums(tokens), 1)
 
     @cached_property
     def top1(self) -> Flags:
@@ -135,10 +148,20 @@ class RowKinds:
     @cached_property
     def broken(self) -> Flags:
         """Constant rows, and rows in which big log-ratios are all over."""
+        gap = self._mean_gap(np.ones(self.rows.tokens, dtype=bool))
         scattered = (self.rows.share(self.rows.big) >= BROKEN_SHARE) & (self.rows.lengths >= LEAST_TOKENS)
+        scattered &= gap >= STANDS_OUT * self._typical_of_step(gap)
         return np.asarray(
             self.constant | (scattered & ~self._taken(self.shifted, self.exchanged, self.wide, self.top1))
         )
+
+    def _typical_of_step(self, gap: Array) -> Array:
+        """[rows] median over the rows of the same step: a whole step may be further off than another."""
+        typical = np.zeros(self.rows.rows)
+        for step in np.unique(self.rows.step):
+            own = self.rows.step == step
+            typical[own] = np.median(gap[own])
+        return typical
 
     @cached_property
     def flagged(self) -> Flags:

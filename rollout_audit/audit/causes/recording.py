@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from rollout_audit.audit.causes.exhibit import Exhibit
+from rollout_audit.audit.causes.kinds import UNLIKELY
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.sampled import Array, Flags
+from rollout_audit.audit.causes.sampled import BIG, Flags
 from rollout_audit.dumps.faults import LIKELY_CAUSE
 
 __all__ = ["broken_rows", "identical_columns", "mask_too_wide", "placeholder", "synthetic_eos", "top1_recorded"]
 
 IDENTICAL_FROM = 100
-LEAST_ROWS = 2
 EDGE_ROWS, EDGE_SHARE = 3, 0.05
 """So many rows, and such a share of them, must agree before an edge of the mask is called wrong"""
-TOP1_SHARE = 0.03
+TOP1_TOKENS = 8
 BROKEN_AT_MOST = 0.5
+MINOR = 0.5
+"""Of rows that are broken and rows with one bad stretch the rarer kind is named if it is half as frequent: a few rows
+of either look like the other"""
 LAST_SHARE = 0.1
 LAST_AGAINST_REST = 10.0
 
@@ -38,9 +44,10 @@ def synthetic_eos(exhibit: Exhibit) -> Hit | None:
     """The last token stands apart from all others: the framework appended it, the engine never sampled it."""
     appended, total = int(exhibit.appended.sum()), exhibit.sample.rows
     if appended:
+        trainer = _median(exhibit.sample.training[exhibit.sample.last[exhibit.appended]])
         text = (
-            f"the last scored token has rollout log-prob 0.0 in {appended:,} of {total:,} rows ({appended / total:.0%}), "
-            f"where the trainer gives {_median(exhibit.sample.training[exhibit.sample.last[exhibit.appended]]):.3g}"
+            f"the last scored token has rollout log-prob 0.0 in {appended:,} of {total:,} rows "
+            f"({appended / total:.0%}), where the trainer gives {trainer:.3g}"
         )
         return Hit(text, 0.95, {"rows": appended, "rows_share": appended / total})
     return _odd_last_tokens(exhibit)
@@ -58,7 +65,7 @@ def _odd_last_tokens(exhibit: Exhibit) -> Hit | None:
     if odd.sum() < EDGE_ROWS or share < LAST_SHARE or share < LAST_AGAINST_REST * elsewhere:
         return None
     text = (
-        f"|d| of the last token exceeds 1 in {share:.0%} of the rows (median there "
+        f"|d| of the last token exceeds {BIG:g} in {share:.0%} of the rows (median there "
         f"{_median(np.abs(rows.log_ratio[rows.last[odd]])):.3g}) and in {elsewhere:.2%} of the other tokens"
     )
     return Hit(text, 0.7, {"rows": int(odd.sum()), "rows_share": float(share), "share_of_other_tokens": elsewhere})
@@ -81,12 +88,12 @@ def mask_too_wide(exhibit: Exhibit) -> Hit | None:
     """One stretch of large |d| in many rows, at an end or inside, and agreement outside of it."""
     wide, rows = exhibit.kinds.wide, exhibit.sample
     padded = exhibit.count("constant_tail")
-    if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE:
+    if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE or wide.sum() < MINOR * exhibit.kinds.broken.sum():
         text = f"no response mask, and {padded:,} rows end in constant values in both columns"
         return Hit(text, 0.6, {"rows": padded}) if padded else None
     place, length = _stretches(exhibit, wide)
     text = (
-        f"{int(wide.sum()):,} of {rows.rows:,} rows have one stretch of |d| above 1 ({place} of the response, "
+        f"{int(wide.sum()):,} of {rows.rows:,} rows have one stretch of |d| above {BIG:g} ({place} of the response, "
         f"some {length:.0f} tokens) and agree outside of it"
     )
     return Hit(text, 0.8, {"rows": int(wide.sum()), "rows_share": float(wide.mean()), "tokens": length})
@@ -104,10 +111,10 @@ def _stretches(exhibit: Exhibit, wide: Flags) -> tuple[str, float]:
 def top1_recorded(exhibit: Exhibit) -> Hit | None:
     """Rollout log-probs that never say 'unlikely' where the trainer does, and agree where it says 'likely'."""
     rows, top1 = exhibit.sample, exhibit.kinds.top1
-    if top1.sum() < max(LEAST_ROWS, TOP1_SHARE * rows.rows):
-        return None
     inside = top1[rows.row]
-    hidden = inside & (rows.training < -2.0)
+    hidden = inside & (rows.training < UNLIKELY)
+    if hidden.sum() < TOP1_TOKENS:
+        return None
     floor, reach = float(rows.rollout[inside].min()), float(rows.training[inside].min())
     text = (
         f"in {int(top1.sum()):,} of {rows.rows:,} rows log μ never falls below {floor:.2f} while log π reaches "
@@ -123,16 +130,16 @@ def broken_rows(exhibit: Exhibit) -> Hit | None:
     if count:
         return Hit(f"{count:,} faults of whole rows or broken logits: {first}", 0.9, {"values": count})
     broken, rows = exhibit.kinds.broken, exhibit.sample
-    if not broken.any() or broken.mean() > BROKEN_AT_MOST:
+    if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * exhibit.kinds.wide.sum():
         return None
     share = _median(rows.share(rows.big)[broken])
     text = (
-        f"{int(broken.sum()):,} of {rows.rows:,} rows are wholly off ({share:.0%} of their tokens with |d| above 1, "
-        f"{int(exhibit.kinds.constant.sum()):,} of them constant on one side), the others agree; "
+        f"{int(broken.sum()):,} of {rows.rows:,} rows are wholly off ({share:.0%} of their tokens with |d| above "
+        f"{BIG:g}, {int(exhibit.kinds.constant.sum()):,} of them constant on one side), the others agree; "
         f"first: {exhibit.place(int(np.flatnonzero(broken)[0]))}"
     )
     return Hit(text, 0.85, {"rows": int(broken.sum()), "rows_share": float(broken.mean())})
 
 
-def _median(values: Array) -> float:
+def _median(values: NDArray[np.floating[Any]]) -> float:
     return float(np.median(values))

@@ -16,6 +16,8 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 LAGS = (-3, -2, -1, 0, 1, 2, 3)
+BIG = 1.5
+"""A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
 WINDOW = 64
 """Tokens from the start of a row that are held against other rows"""
 COMPARED = 64
@@ -79,7 +81,7 @@ class SampledRows:
 
     @cached_property
     def lengths(self) -> Ints:
-        return np.bincount(self.row, minlength=self.rows)
+        return np.bincount(self.row, minlength=self.rows).astype(np.int64)
 
     @cached_property
     def starts(self) -> Ints:
@@ -98,13 +100,25 @@ class SampledRows:
 
     @cached_property
     def big(self) -> Flags:
-        """[tokens] |d| above 1 and above ten medians: what even noise does not do."""
-        return np.asarray(np.abs(self.log_ratio) > max(1.0, 10.0 * self.typical))
+        """[tokens] |d| above BIG and above ten medians: what even noise does not do."""
+        return np.asarray(np.abs(self.log_ratio) > max(BIG, 10.0 * self.typical))
+
+    @cached_property
+    def appended(self) -> Flags:
+        """[rows] whose last token is certain to the rollout side, exactly, and below e^−1 to the trainer."""
+        return np.asarray((self.rollout[self.last] == 0.0) & (self.training[self.last] < -1.0))
+
+    @cached_property
+    def compared(self) -> Flags:
+        """[tokens] that correlations look at: one appended token would spoil that of a short row."""
+        tokens = np.ones(self.tokens, dtype=bool)
+        tokens[self.last[self.appended]] = False
+        return tokens
 
     def sums(self, values: NDArray[np.generic], tokens: Ints | None = None) -> Array:
         """[rows] sum over the tokens of each row, or over those tokens alone."""
         row = self.row if tokens is None else self.row[tokens]
-        return np.bincount(row, weights=values, minlength=self.rows)
+        return np.asarray(np.bincount(row, weights=values, minlength=self.rows), dtype=np.float64)
 
     def share(self, flags: Flags) -> Array:
         """[rows] share of the row's tokens that are flagged."""
@@ -124,6 +138,7 @@ class SampledRows:
         x, y = self.roots
         i = np.arange(max(0, -lag), max(0, self.tokens - max(0, lag)), dtype=np.int64)
         i = i[(self.row[i] == self.row[i + lag]) & (self.position[i + lag] - self.position[i] == lag)]
+        i = i[self.compared[i] & self.compared[i + lag]]
         a, b = x[i], y[i + lag]
         return np.stack([self.sums(v, i) for v in (np.ones(len(i)), a, b, a * a, b * b, a * b)], axis=1)
 
@@ -171,6 +186,7 @@ class SampledRows:
         place = np.arange(WINDOW)
         inside = place < self.lengths[rows, None]
         at = np.minimum(self.starts[rows, None] + place, self.tokens - 1)
+        inside &= self.compared[at]
         return values[at] * inside, inside.astype(np.float64)
 
 

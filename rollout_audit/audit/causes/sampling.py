@@ -14,15 +14,19 @@ from rollout_audit.audit.causes.sampled import Array, Flags
 __all__ = ["temperature", "truncated_sampling"]
 
 LEAST = 40
-"""Tokens of a band or a fit; fewer, and a share of 0.85 is chance once in a while"""
+"""Tokens of a band or a fit"""
+SURE = 4.0
+"""Standard errors of a share from a half"""
 FEW = 10
 ONE_SIDED_CONFIDENT = 0.85
-ONE_SIDED = 0.8
-"""Even noise gives 0.5, a small bias 0.63 at most in what was recorded; 40 tokens at 0.8 are four standard errors"""
+ONE_SIDED = 0.7
+"""Even noise gives 0.5, a small bias 0.63 at most in what was recorded"""
 ALIKE = 0.5
 """A factor on the ratio moves sure and unsure tokens alike; a temperature leaves the sure ones where they are"""
 EXPLAINED = 0.5
 LEAST_SHIFT = 0.02
+CERTAIN = -1e-6
+"""A token that was all of the nucleus lost what the others had, whatever that was: it says nothing about its size"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def _temperature_text(slope: float) -> str:
     estimate = f"{_temperature(slope):.2f}"
     if slope > 1.0:
         return f"raw rollout log-probs, while the trainer divides by T ≈ {estimate}"
-    return f"rollout log-probs at T ≈ {estimate}, while the trainer does not divide (or raw ones against T ≈ {1 / slope:.2f})"
+    other = f"or raw ones, while it divides by T ≈ {1.0 / slope:.2f}"
+    return f"rollout log-probs at T ≈ {estimate}, while the trainer does not divide ({other})"
 
 
 def _log_odds_slope(bands: _Bands) -> tuple[float, float] | None:
@@ -125,34 +130,44 @@ def _log_odds(log_prob: Array) -> Array:
 
 
 def truncated_sampling(exhibit: Exhibit) -> Hit | None:
-    """d is one-sided and of one size whether the token was sure or not: the log of the kept mass."""
+    """d is one-sided in every band of probability and bounded: the log of the mass that one side kept."""
     bands = _bands(exhibit)
-    d = bands.d[np.abs(bands.d) > 1e-4]
+    d = bands.d[(np.abs(bands.d) > 1e-4) & (bands.middle < -0.1)]
     if len(d) < LEAST or not _is_one_sided(d, ONE_SIDED) or abs(np.median(d)) < LEAST_SHIFT:
         return None
-    limits = ((-0.1, -0.02), (-0.7, -0.1), (-2.0, -0.7), (-np.inf, -2.0))
-    medians = [m for m in (bands.median(*limit) for limit in limits) if m is not None]
-    if not medians or not _of_one_size(medians):
+    medians = _medians(bands)
+    if not medians or not _of_one_mass(medians):
         return None
     mass, side = float(np.exp(-abs(np.median(d)))), "rollout" if np.median(d) < 0 else "training"
     one_side = float(max(np.mean(d < 0), np.mean(d > 0)))
     ratio = float(np.exp(np.clip(bands.d, -20, 20)).mean())
     text = (
-        f"{one_side:.0%} of the log-ratios have one sign, median {np.median(d):+.3f}, alike for sure and unsure tokens "
-        f"({min(medians):+.3f} to {max(medians):+.3f}); mean ratio {ratio:.3f}: the {side} side is renormalised over "
-        f"about {mass:.2f} of the mass"
+        f"{one_side:.0%} of the log-ratios of unsure tokens have one sign, with a median of {np.median(d):+.3f} "
+        f"that is bounded ({min(medians):+.3f} to {max(medians):+.3f} from sure to unlikely tokens); "
+        f"mean ratio {ratio:.3f}: the {side} side is renormalised over about {mass:.2f} of the mass"
     )
     return Hit(text, _confidence(one_side), {"kept_mass": mass, "one_sided": one_side, "mean_ratio": ratio})
 
 
-def _of_one_size(medians: list[float]) -> bool:
-    sizes = np.abs(medians)
-    return bool(len({np.sign(m) for m in medians}) == 1 and sizes.min() >= sizes.max() * ALIKE)
+def _medians(bands: _Bands) -> list[float]:
+    """Median d from sure to unlikely tokens, where there are enough; of what neither side is certain of."""
+    uncertain = np.maximum(bands.training, bands.rollout) < CERTAIN
+    limited = _Bands(bands.training[uncertain], bands.rollout[uncertain])
+    limits = ((-0.1, -0.02), (-0.7, -0.1), (-2.0, -0.7), (-np.inf, -2.0))
+    return [m for limit in limits if (m := limited.median(*limit)) is not None]
+
+
+def _of_one_mass(medians: list[float]) -> bool:
+    """One sign throughout, and of one size where tokens are unsure; a top-k takes less from sure contexts."""
+    unsure = np.abs(medians[-2:])
+    return bool(len({np.sign(m) for m in medians}) == 1 and unsure.min() >= unsure.max() * ALIKE)
 
 
 def _is_one_sided(d: Array, share: float) -> bool:
-    return bool(max(np.mean(d > 0), np.mean(d < 0)) >= share)
+    """So large a share, and four standard errors from a half."""
+    found = max(float(np.mean(d > 0)), float(np.mean(d < 0)))
+    return found >= share and (2.0 * found - 1.0) * np.sqrt(len(d)) >= SURE
 
 
 def _confidence(one_side: float) -> float:
-    return float(np.clip(0.5 + 2.0 * (one_side - ONE_SIDED), 0.5, 0.95))
+    return float(np.clip(0.5 + 1.5 * (one_side - ONE_SIDED), 0.5, 0.95))

@@ -20,6 +20,8 @@ SURE_OF_STEPS = 6.0
 """More where no version backs it, because every split of the steps is tried"""
 LEAST_ROWS = 8
 CHANGES = 1.5
+TOKEN_SPREAD = 1.2
+"""Standard deviation of |d| over its mean, of one token"""
 LEAST_TOKENS = 100
 STEPS_NAMED = 6
 
@@ -31,11 +33,18 @@ class _Contrast(NamedTuple):
     z: float
 
 
-def _contrast(low: Array, high: Array) -> _Contrast:
-    """From log mean |d| of each row, by medians: a few wild rows do not count."""
-    spread = [1.2533 * max(1.4826 * float(np.median(np.abs(g - np.median(g)))), 0.02) / np.sqrt(len(g)) for g in (low, high)]
-    difference = float(np.median(high) - np.median(low))
-    return _Contrast(float(np.exp(difference)), difference / float(np.hypot(*spread)))
+def _contrast(exhibit: Exhibit, low: Flags, high: Flags) -> _Contrast:
+    """Of two groups of rows, by medians of log mean |d|: a few wild rows do not count."""
+    medians, errors = zip(*(_typical(exhibit, rows) for rows in (low, high)), strict=True)
+    return _Contrast(float(np.exp(medians[1] - medians[0])), (medians[1] - medians[0]) / float(np.hypot(*errors)))
+
+
+def _typical(exhibit: Exhibit, rows: Flags) -> tuple[float, float]:
+    """Median of log mean |d| and its standard error: from the spread of the rows, and no less than the tokens allow."""
+    gaps, tokens = exhibit.row_gap[rows], exhibit.table["valid_tokens"][rows].sum()
+    median = float(np.median(gaps))
+    spread = 1.4826 * float(np.median(np.abs(gaps - median)))
+    return median, max(1.2533 * spread / np.sqrt(len(gaps)), TOKEN_SPREAD / np.sqrt(tokens))
 
 
 def stale_weights(exhibit: Exhibit) -> Hit | None:
@@ -57,7 +66,7 @@ def _by_age(exhibit: Exhibit) -> Hit | None:
     if len(groups) < 2:
         return None
     young, old = groups[0], groups[-1]
-    found = _contrast(exhibit.row_gap[ages == young], exhibit.row_gap[ages == old])
+    found = _contrast(exhibit, ages == young, ages == old)
     if found.factor < GROWS or found.z < SURE:
         return None
     sizes = ", ".join(f"{_mean_gap(exhibit, ages == age):.3g} at age {age:g}" for age in groups[:STEPS_NAMED])
@@ -90,7 +99,7 @@ def _change_point(exhibit: Exhibit, typical: Array) -> tuple[int, _Contrast] | N
     cuts = range(1, len(typical))
     left = min(cuts, key=lambda c: float(np.var(typical[:c]) * c + np.var(typical[c:]) * (len(typical) - c)))
     at, step = int(exhibit.steps[left]), exhibit.table["step"]
-    found = _contrast(exhibit.row_gap[step < at], exhibit.row_gap[step >= at])
+    found = _contrast(exhibit, step < at, step >= at)
     apart = typical[left:].min() > typical[:left].max()
     return (at, found) if apart and found.factor >= CHANGES and found.z >= SURE_OF_STEPS else None
 
@@ -99,7 +108,7 @@ def _uneven_steps(exhibit: Exhibit, typical: Array) -> Hit | None:
     """A saw-tooth: the gap grows and falls back."""
     step, (low, high) = exhibit.table["step"], exhibit.steps[[typical.argmin(), typical.argmax()]]
     groups = step == low, step == high
-    found = _contrast(*(exhibit.row_gap[g] for g in groups))
+    found = _contrast(exhibit, *groups)
     if min(g.sum() for g in groups) < LEAST_ROWS or found.factor < CHANGES or found.z < SURE_OF_STEPS:
         return None
     sizes = ", ".join(f"{_mean_gap(exhibit, step == s):.3g}" for s in exhibit.steps[: 2 * STEPS_NAMED])
@@ -110,7 +119,7 @@ def _uneven_steps(exhibit: Exhibit, typical: Array) -> Hit | None:
 
 def _by_size(exhibit: Exhibit) -> Hit | None:
     """Even noise past the limit: wider than precision makes it."""
-    k3 = exhibit.pooled["kl_k3"]
+    k3 = exhibit.pooled.get("kl_k3")
     even = int(exhibit.clean.sum()) >= LEAST_TOKENS and tail_share(exhibit) < TAIL_SHARE
     if k3 is None or k3 <= 0.01 or not even or exhibit.kinds.flagged.any() or exhibit.appended.any():
         return None
@@ -146,8 +155,7 @@ def _version_contrast(exhibit: Exhibit, step: int, versions: Array) -> _Contrast
     """The oldest version of a step against the newest."""
     of_step = (exhibit.table["step"] == step) & np.isfinite(versions)
     oldest, newest = versions[of_step].min(), versions[of_step].max()
-    groups = [exhibit.row_gap[of_step & (versions == v)] for v in (newest, oldest)]
-    return _contrast(*groups) if min(map(len, groups)) > 1 else _Contrast(1.0, 0.0)
+    return _contrast(exhibit, of_step & (versions == newest), of_step & (versions == oldest))
 
 
 def _mean_gap(exhibit: Exhibit, rows: Flags) -> float:

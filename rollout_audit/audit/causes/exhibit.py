@@ -68,12 +68,20 @@ class Exhibit:
         return np.unique(self.table["step"]).astype(np.int64) if len(self.table) else np.empty(0, np.int64)
 
     @cached_property
+    def rows_of_steps(self) -> tuple[Ints, ...]:
+        """For each of `steps` its rows in the table, ascending; sorted once: a dump may have thousands."""
+        step = self.table["step"]
+        order = np.argsort(step, kind="stable")
+        parts = np.split(order, np.searchsorted(step[order], self.steps[1:]))
+        return tuple(np.asarray(part, dtype=np.int64) for part in parts) if len(self.steps) else ()
+
+    @cached_property
     def row_gap(self) -> Array:
         """[rows of the table] log of the mean |d|: what a few wild rows or long ones do not move."""
         mean = self.table["sum_abs_d"] / np.maximum(self.table["valid_tokens"], 1)
         return np.asarray(np.log(mean + 1e-9))
 
-    def figures(self, rows: Flags | slice) -> dict[str, float | int | None]:
+    def figures(self, rows: Ints | slice) -> dict[str, float | int | None]:
         """The metrics of those rows, taken as one batch, that have a health limit of their own."""
         column = {name: self.table[name][rows] for name in ("valid_tokens", "sum_d", "sum_k3", "min_d", "sum_chi2")}
         if not len(column["sum_d"]):
@@ -101,9 +109,8 @@ class Exhibit:
         if not self.tokens:
             return ()
         scopes = [self.pooled]
-        for step in self.steps if len(self.steps) > 1 else ():
-            rows = self.table["step"] == step
-            if rows.sum() >= STEP_ROWS and self.table["valid_tokens"][rows].sum() >= STEP_TOKENS:
+        for rows in self.rows_of_steps if len(self.steps) > 1 else ():
+            if len(rows) >= STEP_ROWS and self.table["valid_tokens"][rows].sum() >= STEP_TOKENS:
                 scopes.append(self.figures(rows))
         return tuple(dict.fromkeys(name for scope in scopes for name in _broken(scope)))
 

@@ -74,7 +74,7 @@ def _odd_last_tokens(exhibit: Exhibit) -> Hit | None:
 def identical_columns(exhibit: Exhibit) -> Hit | None:
     """Bit-identical over the whole dump, or over whole steps of it."""
     same = np.maximum(-exhibit.table["min_d"], exhibit.table["max_d"]) == 0.0
-    steps = [s for s in exhibit.steps if same[exhibit.table["step"] == s].all()]
+    steps = [s for s, its in zip(exhibit.steps, exhibit.rows_of_steps, strict=True) if same[its].all()]
     rows = np.isin(exhibit.table["step"], steps)
     tokens = int(exhibit.table["valid_tokens"][rows].sum())
     if tokens < IDENTICAL_FROM:

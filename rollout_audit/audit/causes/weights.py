@@ -9,7 +9,7 @@ import numpy as np
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Hit
 from rollout_audit.audit.causes.noise import TAIL_SHARE, tail_share
-from rollout_audit.audit.causes.sampled import Array, Flags
+from rollout_audit.audit.causes.sampled import Array, Flags, Ints
 
 __all__ = ["mixed_versions", "stale_weights"]
 
@@ -33,13 +33,13 @@ class _Contrast(NamedTuple):
     z: float
 
 
-def _contrast(exhibit: Exhibit, low: Flags, high: Flags) -> _Contrast:
+def _contrast(exhibit: Exhibit, low: Flags | Ints, high: Flags | Ints) -> _Contrast:
     """Of two groups of rows, by medians of log mean |d|: a few wild rows do not count."""
     medians, errors = zip(*(_typical(exhibit, rows) for rows in (low, high)), strict=True)
     return _Contrast(float(np.exp(medians[1] - medians[0])), (medians[1] - medians[0]) / float(np.hypot(*errors)))
 
 
-def _typical(exhibit: Exhibit, rows: Flags) -> tuple[float, float]:
+def _typical(exhibit: Exhibit, rows: Flags | Ints) -> tuple[float, float]:
     """Median of log mean |d| and its standard error: from the spread of the rows, and no less than the tokens allow."""
     gaps, tokens = exhibit.row_gap[rows], exhibit.table["valid_tokens"][rows].sum()
     median = float(np.median(gaps))
@@ -80,7 +80,7 @@ def _by_step(exhibit: Exhibit) -> Hit | None:
     if len(steps) < 2:
         return None
     step = exhibit.table["step"]
-    typical = np.array([np.median(exhibit.row_gap[step == s]) for s in steps])
+    typical = np.array([np.median(exhibit.row_gap[rows]) for rows in exhibit.rows_of_steps])
     change = _change_point(exhibit, typical)
     if change is None:
         return _uneven_steps(exhibit, typical)
@@ -139,23 +139,22 @@ def mixed_versions(exhibit: Exhibit) -> Hit | None:
     versions = exhibit.table.get("policy_version")
     if versions is None:
         return None
-    step, known = exhibit.table["step"], np.isfinite(versions)
-    mixed = [s for s in exhibit.steps if len(np.unique(versions[(step == s) & known])) > 1]
+    by_step = zip(exhibit.steps.tolist(), exhibit.rows_of_steps, strict=True)
+    mixed = {step: rows for step, rows in by_step if len(np.unique(versions[rows][np.isfinite(versions[rows])])) > 1}
     if not mixed:
         return None
-    worst = max((_version_contrast(exhibit, s, versions) for s in mixed), key=lambda c: c.z)
-    text = f"{len(mixed)} of {len(exhibit.steps)} steps hold rows of several policy versions (first: step {mixed[0]})"
+    worst = max((_version_contrast(exhibit, rows, versions) for rows in mixed.values()), key=lambda c: c.z)
+    text = f"{len(mixed)} of {len(exhibit.steps)} steps hold rows of several policy versions (first: step {min(mixed)})"
     matters = worst.factor >= GROWS and worst.z >= SURE
     rest = f"; rows of the oldest are ×{worst.factor:.2g} further off" if matters else "; their rows are alike"
     figures = {"steps": len(mixed), "factor": worst.factor, "z": worst.z}
     return Hit(text + rest, 0.95 if matters else 0.6, figures, harmless=not (matters and exhibit.past_limits))
 
 
-def _version_contrast(exhibit: Exhibit, step: int, versions: Array) -> _Contrast:
-    """The oldest version of a step against the newest."""
-    of_step = (exhibit.table["step"] == step) & np.isfinite(versions)
-    oldest, newest = versions[of_step].min(), versions[of_step].max()
-    return _contrast(exhibit, of_step & (versions == newest), of_step & (versions == oldest))
+def _version_contrast(exhibit: Exhibit, rows: Ints, versions: Array) -> _Contrast:
+    """The oldest version of a step against the newest; `rows` are those of the step."""
+    its = versions[rows]
+    return _contrast(exhibit, rows[its == np.nanmax(its)], rows[its == np.nanmin(its)])
 
 
 def _mean_gap(exhibit: Exhibit, rows: Flags) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit import health
 from rollout_audit.audit.best import Columns, applied_settings
+from rollout_audit.audit.causes import exhibit_of, find_causes
 from rollout_audit.audit.length import length_trap
 from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.pairs import Pair
@@ -21,6 +22,7 @@ from rollout_audit.audit.pictures import Histogram, Pictures
 from rollout_audit.audit.plan import Basis
 from rollout_audit.audit.points import Points, grid_points, long_form, named_points
 from rollout_audit.audit.report import (
+    CauseReport,
     CorrectionReport,
     Counts,
     DroppedSequence,
@@ -87,6 +89,7 @@ class _Assembly:
             status=status,
             headline=headline(verdicts, overall, steps),
             health=verdicts,
+            causes=self._causes(),
             findings=self._findings(),
             dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.faults.dropped)],
             overall=dict(overall),
@@ -176,6 +179,12 @@ class _Assembly:
             )
             for given in self.audit.inputs
         ]
+
+    def _causes(self) -> list[CauseReport]:
+        if self.audit.causes is not None:
+            return list(self.audit.causes)
+        exhibit = exhibit_of(self.audit, self.state, self.faults.findings)
+        return [CauseReport(**asdict(cause)) for cause in find_causes(exhibit)]
 
     def _findings(self) -> list[FindingReport]:
         own = [*self._identical_columns(), *self._unusable_rewards(), *self._configuration()]
@@ -327,7 +336,7 @@ class _Assembly:
                 f"off by at most {QUANTILE_ERROR:.1%} of the log-ratio."
             )
         if self.audit.sample_stride > 1:
-            notes.append(f"Pictures by position and probability show every {self.audit.sample_stride}th row.")
+            notes.append(f"Pictures by position and probability show one row in {self.audit.sample_stride}.")
         asked, usual = {p.name for p in self.audit.options.presets}, {p.name for p in BY_DEFAULT}
         unasked = [name for name in PRESETS if name not in asked | usual]
         if unasked and usual <= asked:

@@ -13,6 +13,7 @@ __all__ = [
     "SCHEMA_NAME",
     "SCHEMA_VERSION",
     "BestPoint",
+    "CauseReport",
     "CorrectionReport",
     "Counts",
     "FindingReport",
@@ -110,6 +111,18 @@ class HealthVerdict(Strict):
     comparison: str = Field(description="what the rule objects to, e.g. '<' or 'outside'")
     limit: str
     subject: str = Field(description="'mismatch' for raw metrics, else the correction's name")
+    advice: str
+
+
+class CauseReport(Strict):
+    """A likely cause of the mismatch."""
+
+    cause: str = Field(description="its stable name, e.g. shift_by_one")
+    severity: Literal["error", "warning", "info"] = Field(description="info for what is normal")
+    confidence: float = Field(description="in (0, 1]")
+    evidence: str = Field(description="what was measured, in words and numbers")
+    figures: dict[str, float | int] = Field(description="the numbers of the evidence by name")
+    alternative: str = Field(description="what it would look like if it were something else")
     advice: str
 
 
@@ -298,6 +311,9 @@ class Report(Strict):
     status: Status
     headline: str
     health: list[HealthVerdict] = Field(description="worst first")
+    causes: list[CauseReport] = Field(
+        default_factory=list, description="likely causes of the mismatch, gravest first; empty: nothing can be said"
+    )
     findings: list[FindingReport]
     dropped: list[DroppedSequence]
     overall: Figures

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.chunk import Row
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
+    from rollout_audit.golden.check import CheckResult, check
     from rollout_audit.reports.folder import read_report, write_report
     from rollout_audit.statistics.metrics import Metrics
 
 __all__ = [
     "Aggregation",
     "Bound",
+    "CheckResult",
     "ConfigError",
     "Correction",
     "Denominator",
@@ -52,6 +54,7 @@ __all__ = [
     "Weight",
     "analyze",
     "apply_correction",
+    "check",
     "open_dump",
     "read_report",
     "trainer_metrics",
@@ -61,6 +64,7 @@ __all__ = [
 _HOME = {
     "Aggregation": "corrections.model",
     "Bound": "corrections.model",
+    "CheckResult": "golden.check",
     "ConfigError": "errors",
     "Correction": "corrections.model",
     "Denominator": "corrections.model",
@@ -81,6 +85,7 @@ _HOME = {
     "Weight": "corrections.model",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
+    "check": "golden.check",
     "open_dump": "dumps.dump",
     "read_report": "reports.folder",
     "trainer_metrics": "audit.dialect",

@@ -25,6 +25,7 @@ def analyze(
     presets: Literal["all"] | Sequence[str | Preset] = "all",
     reference: str | None = None,
     sweep: bool = True,
+    edges: bool = False,
     mode: Literal["decoupled", "bypass"] | None = None,
     on_fault: Literal["stop", "drop"] = "stop",
     steps: tuple[int | None, int | None] | None = None,
@@ -41,6 +42,7 @@ def analyze(
         presets: corrections to evaluate, by name or as data; "all" takes every preset.
         reference: the preset that health rules look at; `decoupled_token_is` by default, or the first of `presets`.
         sweep: whether to try some 2,400 thresholds as well, pooled over the dump.
+        edges: whether to count the tokens and sequences that lie within rounding of a threshold (`Report.edges`).
         mode: which training policy the report is about; decoupled where `old_log_probs` is recorded.
         on_fault: "stop" raises at the first faulty value, "drop" leaves faulty sequences out and lists them.
         steps: first step and the one after the last.
@@ -69,6 +71,7 @@ def analyze(
         device=device,
         chunk_tokens=chunk_tokens,
         sweep=default_grid() if sweep else None,
+        edges=edges,
     )
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.audit import health
+from rollout_audit.audit.edges import correction_edges, native_edges
 from rollout_audit.audit.pairs import Pair
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.pictures import Histogram, Pictures
@@ -20,6 +21,7 @@ from rollout_audit.audit.report import (
     CorrectionReport,
     Counts,
     DroppedSequence,
+    Edges,
     FindingReport,
     InputFile,
     PairReport,
@@ -93,6 +95,7 @@ class _Assembly:
             notes=self._notes(),
         )
         report._pictures = self._pictures()
+        report._edges = self._edges() if self.audit.options.edges else None
         return report
 
     @cached_property
@@ -300,6 +303,15 @@ class _Assembly:
             sequences=self._sequence_columns(),
             sweep=None if self.sweep is None else sweep_columns(self.sweep),
         )
+
+    def _edges(self) -> Mapping[tuple[int | None, str], Edges]:
+        found: dict[tuple[int | None, str], Edges] = {}
+        scopes: list[tuple[int | None, Mapping[Pair, Scope]]] = [(None, self.pooled), *self.step_scopes.items()]
+        for step, of_pair in scopes:
+            found |= {(step, pair.name): native_edges(scope) for pair, scope in of_pair.items()}
+            for name, correction in self.audit.options.corrections.items():
+                found[step, name] = correction_edges(of_pair[self.audit.pair_of(correction)], correction)
+        return found
 
     def _sequence_columns(self) -> Mapping[str, Sequence[object] | Array]:
         """Rows with a valid token: the others have no figure to show."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from rollout_audit.audit.edges import edge_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
 from rollout_audit.audit.reading import Reading
@@ -46,6 +47,8 @@ class Options:
     device: Device = "auto"
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS
     sweep: Grid | None = None
+    edges: bool = False
+    """whether what lies within rounding of a threshold is counted"""
 
     @property
     def corrections(self) -> Mapping[str, Correction]:
@@ -80,9 +83,11 @@ class Audit:
 
     def _plan_of(self, pair: Pair) -> PairPlan:
         grid = self.options.sweep if pair == self.primary else None
+        corrections = self._corrections_on(pair)
+        edges = edge_cuts(corrections.values()) if self.options.edges else ()
         return PairPlan(
-            corrections=self._corrections_on(pair),
-            extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *(() if grid is None else grid.cuts)),
+            corrections=corrections,
+            extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *edges, *(() if grid is None else grid.cuts)),
             extra_clamps=() if grid is None else (SAFETY_CLAMP,),
             token_caps=() if grid is None else grid.token_caps,
             keep_values=keeps_values(self.dump),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -13,6 +14,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "CorrectionReport",
     "Counts",
+    "Edges",
     "FindingReport",
     "HealthVerdict",
     "InputFile",
@@ -32,6 +34,8 @@ SCHEMA_VERSION = 1
 Number = float | int | None
 Figures = Annotated[dict[str, Number], Field(description="metric name → value; null where it cannot be computed")]
 Reasons = Annotated[dict[str, str], Field(description="metric name → why its value is null (or 0)")]
+Edges = Mapping[str, int]
+"""counting metric → tokens or sequences within rounding of its threshold; zeros are left out"""
 Status = Literal["ok", "warn", "critical", "unmeasured"]
 
 
@@ -240,7 +244,7 @@ class Report(Strict):
     pairs: list[PairReport]
     steps: list[StepReport]
     corrections: list[CorrectionReport]
-    sweep: SweepReport | None = Field(description="null where the sweep was left out")
+    sweep: SweepReport | None = Field(default=None, description="null where the sweep was left out")
     worst_tokens: list[WorstTokenReport]
     worst_sequences: list[WorstSequence]
     notes: list[str] = Field(
@@ -248,6 +252,7 @@ class Report(Strict):
     )
 
     _pictures: Pictures | None = PrivateAttr(default=None)
+    _edges: Mapping[tuple[int | None, str], Edges] | None = PrivateAttr(default=None)
 
     @property
     def pictures(self) -> Pictures:
@@ -259,6 +264,17 @@ class Report(Strict):
         if self._pictures is None:
             raise ValueError("this report was read from JSON: its arrays were not kept")
         return self._pictures
+
+    @property
+    def edges(self) -> Mapping[tuple[int | None, str], Edges]:
+        """(step or None for the whole dump, pair or correction) → its counts at the edge of a threshold.
+
+        Raises:
+            ValueError: the audit was not asked for them, or the report was read from JSON.
+        """
+        if self._edges is None:
+            raise ValueError("this report was made without edges: analyze(…, edges=True) counts them")
+        return self._edges
 
     def to_json(self) -> str:
         """Strict JSON, two spaces deep, with a newline at the end.

@@ -27,6 +27,7 @@ from rollout_audit.cli.options import (
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps, several
 from rollout_audit.cli.reference import reference_correction
+from rollout_audit.golden.settings import gates_of, settings
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -160,11 +161,13 @@ def analyze(
 
 
 def _gates(texts: Sequence[str]) -> list[Gate]:
+    """Of the options, and of the settings file."""
+    own = gates_of(settings())
     if not texts:
-        return []
+        return own
     from rollout_audit.audit.gates import parse_gate
 
-    return [parse_gate(text) for text in texts]
+    return [*(parse_gate(text) for text in texts), *own]
 
 
 def _check_names(gates: Sequence[Gate], corrections: Sequence[Preset] | Literal["all"]) -> None:
@@ -179,18 +182,18 @@ def _check_names(gates: Sequence[Gate], corrections: Sequence[Preset] | Literal[
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:
     if not gates:
         return []
-    from rollout_audit.audit.gates import evaluate
+    from rollout_audit.audit.gates import judge_gates
 
-    return [evaluate(gate, report) for gate in gates]
+    return judge_gates(gates, report)
 
 
 def _gate_line(result: GateResult) -> str:
-    word = "failed" if result.failed else "unmeasured" if result.unmeasured else "passed"
-    return f"gate {word}: {result.text}"
+    return f"gate {result.verdict}: {result.text}"
 
 
 def _exit_code(results: Sequence[GateResult]) -> int:
-    """A gate that holds outranks one that could not tell."""
-    if any(result.failed for result in results):
-        return 1
-    return 2 if any(result.unmeasured for result in results) else 0
+    if not results:
+        return 0
+    from rollout_audit.audit.gates import exit_code
+
+    return exit_code(results)

@@ -1,0 +1,139 @@
+"""Options from the settings file and ROLLOUT_AUDIT_* variables: flag, then environment, then file, then default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from rollout_audit.errors import UsageError, suggest
+from rollout_audit.golden.settings import Settings, gates_of, tolerances_of
+
+__all__ = ["LIST_VARIABLES", "Known", "apply_settings", "known_options", "option_key"]
+
+PREFIX = "ROLLOUT_AUDIT_"
+LIST_VARIABLES: Mapping[str, str] = {
+    "map": "ROLLOUT_AUDIT_MAP",
+    "fail_on": "ROLLOUT_AUDIT_FAIL_ON",
+    "export": "ROLLOUT_AUDIT_EXPORT",
+}
+"""Repeatable options, whose variables the commands part themselves"""
+OTHER_VARIABLES = ("ROLLOUT_AUDIT_DEBUG", "ROLLOUT_AUDIT_REQUIRE_GPU")
+"""Of the program as a whole, and of its tests"""
+NOT_SETTINGS = ("help", "version", "debug", "update")
+"""Options that are asked for by hand or not at all"""
+TABLES = ("gate",)
+TABLES_OF_CHECK = ("metrics",)
+
+Parameter = Any
+"""typer carries a copy of click of its own: its classes have no name that is always there"""
+
+
+@dataclass(frozen=True)
+class Known:
+    """command → key → parameter."""
+
+    commands: Mapping[str, Mapping[str, Parameter]]
+
+    @property
+    def keys(self) -> list[str]:
+        return list(dict.fromkeys(key for options in self.commands.values() for key in options))
+
+    @property
+    def variables(self) -> list[str]:
+        named = (str(p.envvar) for options in self.commands.values() for p in options.values() if p.envvar)
+        return list(dict.fromkeys([*named, *LIST_VARIABLES.values(), *OTHER_VARIABLES]))
+
+
+def apply_settings(context: typer.Context, given: Settings) -> None:
+    """Make the file's values the defaults of every command.
+
+    Raises:
+        UsageError: an unknown key or variable, or a value that the option refuses.
+    """
+    known = known_options(context)
+    _check_variables(known)
+    if given.tree:
+        tolerances_of(given)
+        gates_of(given)
+        _check_keys(given, known)
+        context.default_map = {name: _defaults(given, name, options) for name, options in known.commands.items()}
+
+
+def known_options(context: typer.Context) -> Known:
+    """The options of all commands that a settings file may name."""
+    commands = context.find_root().command.commands  # type: ignore[attr-defined]
+    found = {name: {option_key(p): p for p in c.params if p.opts[0].startswith("-")} for name, c in commands.items()}
+    return Known({n: {k: p for k, p in options.items() if k not in NOT_SETTINGS} for n, options in found.items()})
+
+
+def option_key(parameter: Parameter) -> str:
+    """`--chunk-tokens` is chunk_tokens in a file."""
+    long = next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
+    return str(long).lstrip("-").replace("-", "_")
+
+
+def _check_variables(known: Known) -> None:
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known.variables:
+            raise UsageError(f"unknown variable {name}{suggest(name, known.variables)}; unset it")
+
+
+def _check_keys(given: Settings, known: Known) -> None:
+    for key, value in given.tree.items():
+        if key in known.commands and isinstance(value, dict) and key not in known.keys:
+            allowed = [*known.commands[key], *(TABLES_OF_CHECK if key == "check" else ())]
+            for own in value:
+                if _plain(own) not in allowed:
+                    raise given.unknown(f"{key}.", own, allowed)
+        elif _plain(key) not in known.keys and key not in TABLES:
+            raise given.unknown("", key, [*known.keys, *known.commands, *TABLES])
+
+
+def _defaults(given: Settings, command: str, options: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Parameter → value: the command's own table before the keys above it."""
+    own = given.tree.get(command, {})
+    own = own if isinstance(own, dict) else {}
+    found = {}
+    for where, table in (("", given.tree), (f"{command}.", own)):
+        for key, value in _values(table, options):
+            if os.environ.get(LIST_VARIABLES.get(key, ""), "") == "":
+                found[options[key].name] = _converted(given, f"{where}{key}", value, options[key])
+    return found
+
+
+def _values(table: Mapping[str, Any], options: Mapping[str, Parameter]) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if _plain(key) in options:
+            yield _plain(key), value
+
+
+def _converted(given: Settings, where: str, value: object, option: Parameter) -> Any:
+    """What the option would have been given on the command line."""
+    several = option.multiple
+    if isinstance(value, dict) and option_key(option) == "map":
+        value = [f"{field}={column}" for field, column in value.items()]
+    if isinstance(value, list) and not several and all(isinstance(item, str) for item in value):
+        value = ",".join(value)
+    items = value if isinstance(value, list) and several else [value]
+    for item in items:
+        _check_value(given, where, item, option)
+    texts = [item if isinstance(item, bool) else str(item) for item in items]
+    return texts if several else texts[0]
+
+
+def _check_value(given: Settings, where: str, value: object, option: Parameter) -> None:
+    if not isinstance(value, str | int | float) or (isinstance(value, bool) and not option.is_flag):
+        raise given.refuse(where, value, f"expected what {option.opts[0]} takes")
+    try:
+        option.type.convert(value if isinstance(value, bool) else str(value), option, None)
+    except Exception as error:  # typer's own, which has no name of its own
+        reason = getattr(error, "message", str(error)).rstrip(".")
+        raise given.refuse(where, value, f"{reason[:1].lower()}{reason[1:]}") from None
+
+
+def _plain(key: str) -> str:
+    return key.replace("-", "_")

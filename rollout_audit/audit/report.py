@@ -59,7 +59,9 @@ class InputFile(Strict):
     format: str
     size: int = Field(description="bytes")
     rows: int
-    digest: str = Field(description="SHA-256 over size and Parquet footer or safetensors header")
+    digest: str = Field(
+        description="SHA-256 over size and Parquet footer or safetensors header; over all contents with --digest full"
+    )
 
 
 class Settings(Strict):

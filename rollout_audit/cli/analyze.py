@@ -14,6 +14,8 @@ from rollout_audit.cli.options import (
     ChunkTokens,
     Device,
     DeviceName,
+    Digest,
+    DigestName,
     Dumps,
     Layout,
     Limit,
@@ -120,6 +122,7 @@ def analyze(
     workers: Workers = None,
     device: Device = DeviceName.AUTO,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    digest: Digest = DigestName.FOOTER,
     quiet: Quiet = False,
 ) -> None:
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
@@ -128,6 +131,7 @@ def analyze(
     corrections, reference = reference_correction(preset, trainer, config)
 
     from rollout_audit.audit.analyze import analyze as audit
+    from rollout_audit.dumps.digest import with_content_digests
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.folder import check_output, write_report
     from rollout_audit.reports.summary import report_document
@@ -136,6 +140,8 @@ def analyze(
     check_output(out)
     _check_names(gates, corrections)
     dump = open_dump(dumps, field_map=fields, layout=layout)
+    if digest is DigestName.FULL:
+        dump = with_content_digests(dump)
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,

@@ -14,6 +14,8 @@ __all__ = [
     "Debug",
     "Device",
     "DeviceName",
+    "Digest",
+    "DigestName",
     "Dumps",
     "Layout",
     "Limit",
@@ -53,6 +55,11 @@ class ModeName(StrEnum):
 class OnFaultName(StrEnum):
     STOP = "stop"
     DROP = "drop"
+
+
+class DigestName(StrEnum):
+    FOOTER = "footer"
+    FULL = "full"
 
 
 class DeviceName(StrEnum):
@@ -118,6 +125,13 @@ Workers = Annotated[
 Device = Annotated[
     DeviceName,
     typer.Option(envvar="ROLLOUT_AUDIT_DEVICE", help="Where the arithmetic runs; auto takes CUDA."),
+]
+Digest = Annotated[
+    DigestName,
+    typer.Option(
+        envvar="ROLLOUT_AUDIT_DIGEST",
+        help="What the digest of an input covers: its size and footer, or all of its contents.",
+    ),
 ]
 ChunkTokens = Annotated[
     int,

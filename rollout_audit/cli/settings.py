@@ -60,7 +60,7 @@ def apply_settings(context: typer.Context, given: Settings) -> None:
         tolerances_of(given)
         gates_of(given)
         _check_keys(given, known)
-        context.default_map = {name: _defaults(given, name, options) for name, options in known.commands.items()}
+        context.default_map = {name: _defaults(context, given, name, known.commands[name]) for name in known.commands}
 
 
 def known_options(context: typer.Context) -> Known:
@@ -93,7 +93,9 @@ def _check_keys(given: Settings, known: Known) -> None:
             raise given.unknown("", key, [*known.keys, *known.commands, *TABLES])
 
 
-def _defaults(given: Settings, command: str, options: Mapping[str, Parameter]) -> dict[str, Any]:
+def _defaults(
+    context: typer.Context, given: Settings, command: str, options: Mapping[str, Parameter]
+) -> dict[str, Any]:
     """Parameter → value: the command's own table before the keys above it."""
     own = given.tree.get(command, {})
     own = own if isinstance(own, dict) else {}
@@ -101,7 +103,7 @@ def _defaults(given: Settings, command: str, options: Mapping[str, Parameter]) -
     for where, table in (("", given.tree), (f"{command}.", own)):
         for key, value in _values(table, options):
             if os.environ.get(LIST_VARIABLES.get(key, ""), "") == "":
-                found[options[key].name] = _converted(given, f"{where}{key}", value, options[key])
+                found[options[key].name] = _converted(context, f"{where}{key}", value, options[key], given)
     return found
 
 
@@ -111,28 +113,33 @@ def _values(table: Mapping[str, Any], options: Mapping[str, Parameter]) -> Itera
             yield _plain(key), value
 
 
-def _converted(given: Settings, where: str, value: object, option: Parameter) -> Any:
-    """What the option would have been given on the command line."""
-    several = option.multiple
-    if isinstance(value, dict) and option_key(option) == "map":
-        value = [f"{field}={column}" for field, column in value.items()]
-    if isinstance(value, list) and not several and all(isinstance(item, str) for item in value):
-        value = ",".join(value)
-    items = value if isinstance(value, list) and several else [value]
-    for item in items:
-        _check_value(given, where, item, option)
-    texts = [item if isinstance(item, bool) else str(item) for item in items]
-    return texts if several else texts[0]
+def _converted(context: typer.Context, where: str, value: object, option: Parameter, given: Settings) -> Any:
+    """What the option would have been given on the command line.
 
-
-def _check_value(given: Settings, where: str, value: object, option: Parameter) -> None:
-    if not isinstance(value, str | int | float) or (isinstance(value, bool) and not option.is_flag):
+    Raises:
+        UsageError: the option would have refused it.
+    """
+    items = _items(value, option)
+    if any(not isinstance(i, str | int | float) or isinstance(i, bool) != option.is_flag for i in items):
         raise given.refuse(where, value, f"expected what {option.opts[0]} takes")
+    texts = [item if isinstance(item, bool) else str(item) for item in items]
+    own = texts if option.multiple else texts[0]
     try:
-        option.type.convert(value if isinstance(value, bool) else str(value), option, None)
-    except Exception as error:  # typer's own, which has no name of its own
-        reason = getattr(error, "message", str(error)).rstrip(".")
+        option.process_value(context, own)
+    except Exception as error:  # typer's own, which has no name that is always there
+        reason = " ".join(str(getattr(error, "message", error)).split()).removeprefix("Value error, ").rstrip(".")
         raise given.refuse(where, value, f"{reason[:1].lower()}{reason[1:]}") from None
+    return own
+
+
+def _items(value: object, option: Parameter) -> list[object]:
+    """A table of fields is a list of FIELD=COLUMN; a list of names may stand where the option parts them by commas."""
+    if isinstance(value, dict) and option_key(option) == "map":
+        return [f"{field}={column}" for field, column in value.items()]
+    if not isinstance(value, list):
+        return [value]
+    together = not option.multiple and all(isinstance(item, str) for item in value)
+    return [",".join(value)] if together else value
 
 
 def _plain(key: str) -> str:

@@ -69,10 +69,13 @@ class Figure:
 def figures_of(report: Report) -> dict[FigureKey, Figure]:
     """What is recorded: all pairs and corrections pooled; per step the report's pair and its reference correction.
 
+    The steps of a dump that has one step alone would say the same again, and are left out.
+
     Raises:
         ValueError: the report was made without edges.
     """
-    return dict(_pooled(report)) | {key: figure for step in report.steps for key, figure in _of_step(report, step)}
+    steps = report.steps if len(report.steps) > 1 else []
+    return dict(_pooled(report)) | {key: figure for step in steps for key, figure in _of_step(report, step)}
 
 
 def _pooled(report: Report) -> Iterator[tuple[FigureKey, Figure]]:

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -151,7 +152,8 @@ def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise ReportError(f"{path}: cannot write the golden file ({error.strerror or error})") from error
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
 
 
 def update_command(dumps: Sequence[str], path: str | os.PathLike[str]) -> str:

@@ -1,0 +1,73 @@
+"""The same dump gives the same bytes, whatever computes it and wherever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import rollout_audit as ra
+from rollout_audit.golden.figures import figures_of
+from rollout_audit.golden.model import golden_of
+from rollout_audit.golden.tolerances import is_counted
+from tests.cli.conftest import shell
+
+EPOCH = {"SOURCE_DATE_EPOCH": "1764374400"}
+PLACES: Mapping[str, Mapping[str, str]] = {
+    "one hash seed, Tokyo, C": {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONUTF8": "0"},
+    "another, New York, UTF-8": {"PYTHONHASHSEED": "2", "TZ": "America/New_York", "LC_ALL": "C.UTF-8"},
+}
+
+
+def texts(paths: list[Path], workers: int | None = None) -> tuple[str, str]:
+    """report.json and golden file."""
+    from rollout_audit.dumps.digest import with_content_digests
+
+    report = ra.analyze(with_content_digests(ra.open_dump(paths)), workers=workers, edges=True)
+    return report.to_json(), golden_of(report, {}, {})[0].to_text()
+
+
+@pytest.fixture
+def reference(dump: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    monkeypatch.setenv(*next(iter(EPOCH.items())))
+    return texts([dump], workers=1)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, None])
+def test_workers(workers: int | None, reference: tuple[str, str], dump: Path) -> None:
+    assert texts([dump], workers) == reference
+
+
+def test_order_of_the_arguments(reference: tuple[str, str], dump: Path) -> None:
+    files = sorted(dump.iterdir())
+    assert texts(files) == texts(files[::-1]) == reference
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_hash_seed_time_zone_and_locale(place: str, reference: tuple[str, str], dump: Path, tmp_path: Path) -> None:
+    files = sorted(dump.iterdir(), reverse=place.startswith("another"))
+    env = {**EPOCH, **PLACES[place]}
+    options = ("--digest", "full", "--no-plots", "--workers", "2")
+    assert shell("analyze", *files, "--out", tmp_path / "r", *options, env=env).returncode == 0
+    assert (tmp_path / "r" / "report.json").read_text(encoding="utf-8") == reference[0]
+    assert shell("check", *files, "--golden", tmp_path / "g.json", "--update", env=env).returncode == 0
+    own = ra.analyze(ra.open_dump(dump), presets=["decoupled_token_is"], edges=True, sweep=False)
+    assert (tmp_path / "g.json").read_text(encoding="utf-8").count("\n") > 200
+    assert f'"kl_k3@pooled": {own.overall["kl_k3"]!r}' in (tmp_path / "g.json").read_text(encoding="utf-8")
+
+
+def figures(dump: Path, chunk_tokens: int) -> Iterator[tuple[str, float | int | None]]:
+    report = ra.analyze(ra.open_dump(dump), sweep=False, edges=True, chunk_tokens=chunk_tokens)
+    yield from ((str(key), figure.value) for key, figure in figures_of(report).items())
+
+
+def test_another_chunk_size_moves_floats_in_the_last_digits_and_no_count(dump: Path) -> None:
+    whole, small = dict(figures(dump, 2**19)), dict(figures(dump, 50))
+    assert whole.keys() == small.keys()
+    for key, value in whole.items():
+        other = small[key]
+        if value is None or other is None or is_counted(key.rpartition("@")[0].rpartition(".")[2].rpartition(":")[2]):
+            assert value == other, key
+        else:
+            assert abs(value - other) <= 1e-12 * max(1.0, abs(value)), key

@@ -34,6 +34,7 @@ from rollout_audit.audit.report import (
     ToolTag,
 )
 from rollout_audit.audit.sweep import sweep_columns, sweep_report, sweep_scope
+from rollout_audit.audit.units import collapsed_products
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.describe import describe, effective_intervals
@@ -160,6 +161,7 @@ class _Assembly:
     def _findings(self) -> list[FindingReport]:
         found = self.log.findings([file.name for file in self.audit.dump.files])
         own = [*self._identical_columns(), *self._unusable_rewards(), *self._configuration()]
+        own += collapsed_products(self.pooled[self.audit.primary])
         return [*own, *(FindingReport(**asdict(finding)) for finding in found)]
 
     def _identical_columns(self) -> list[FindingReport]:

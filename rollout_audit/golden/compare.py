@@ -31,8 +31,8 @@ class Comparison:
     got: Number
     difference: float | None
     """got − expected"""
-    tolerance: float
-    """largest |difference| that passes; 0 for a count"""
+    tolerance: float | None
+    """largest |difference| that passes; 0 for a count, null where nothing is compared"""
     direction: str
     """which way is worse"""
     verdict: Verdict
@@ -61,7 +61,7 @@ def compare(
     """
     added = [key for key, figure in got.items() if key not in expected and figure.value is not None]
     rows = [_row(key, was, got.get(key, ABSENT), _of(key, tolerances)) for key, was in expected.items()]
-    rows += [Comparison(key, None, got[key].value, None, 0.0, _of(key, tolerances).direction, "new") for key in added]
+    rows += [Comparison(key, None, got[key].value, None, None, _of(key, tolerances).direction, "new") for key in added]
     return sorted(rows, key=_rank)
 
 
@@ -69,7 +69,7 @@ def _row(key: FigureKey, expected: Figure, got: Figure, tolerance: Tolerance) ->
     was, now = _measured(expected.value), _measured(got.value)
     if was is None or now is None:
         side = f"in the golden file: {_value(expected)}" if was is None else f"now: {_value(got)}"
-        return Comparison(key, was, now, None, 0.0, tolerance.direction, "unmeasured", side)
+        return Comparison(key, was, now, None, None, tolerance.direction, "unmeasured", side)
     allowed = tolerance.atol + tolerance.rtol * abs(was)
     difference = now - was
     exact = is_counted(key.name) and allowed == 0

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rollout_audit.golden.check import CheckResult
-from rollout_audit.golden.document import STATUS, check_document, check_headline
+from rollout_audit.golden.document import check_document
 from rollout_audit.golden.sentences import Remark, remarks
-from rollout_audit.reports.terminal import STATUS_WORDS, markdown
+from rollout_audit.reports.terminal import markdown
 
 __all__ = ["step_summary", "workflow_commands"]
 
@@ -25,8 +25,7 @@ def workflow_commands(result: CheckResult) -> str:
 
 def step_summary(result: CheckResult) -> str:
     """Markdown for $GITHUB_STEP_SUMMARY: the outcome, and a table of the figures that moved."""
-    head = f"## rollout-audit check: {STATUS_WORDS[STATUS[result.exit_code]]}\n\n{check_headline(result)}\n\n"
-    return head + markdown(check_document(result))
+    return f"## rollout-audit check\n\n{markdown(check_document(result))}"
 
 
 def _annotations(result: CheckResult) -> Iterator[str]:

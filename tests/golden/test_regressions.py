@@ -228,7 +228,7 @@ def test_a_step_summary_is_added_to_what_is_there(
     Path("summary.md").write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     run("check", dump, "--golden", golden, "--export", "step-summary")
-    assert Path("summary.md").read_text().startswith("before\n## rollout-audit check: OK\n")
+    assert Path("summary.md").read_text().startswith("before\n## rollout-audit check\n\n**OK** ")
 
 
 def test_names_are_escaped_everywhere(run: Run, dump: Path, golden: Path, tmp_path: Path) -> None:

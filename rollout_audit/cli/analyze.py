@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from rollout_audit.cli.gates import FailOn, asked_gates
 from rollout_audit.cli.messages import progress, say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
@@ -27,9 +28,8 @@ from rollout_audit.cli.options import (
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+from rollout_audit.cli.parsing import parse_maps, parse_steps
 from rollout_audit.cli.reference import reference_correction
-from rollout_audit.golden.settings import gates_of, settings
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -85,18 +85,6 @@ NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PL
 NoSweep = Annotated[
     bool, typer.Option("--no-sweep", envvar="ROLLOUT_AUDIT_NO_SWEEP", help="Try no thresholds beside the presets.")
 ]
-FailOn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="GATE",
-        help=(
-            "Exit 1 at critical, warn, [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE. "
-            "Repeatable; in ROLLOUT_AUDIT_FAIL_ON parted by ;"
-        ),
-        show_default=False,
-    ),
-]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr."),
@@ -127,7 +115,7 @@ def analyze(
 ) -> None:
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
     fields, span = parse_maps(field_map), parse_steps(steps)
-    gates = _gates(several(fail_on, "ROLLOUT_AUDIT_FAIL_ON"))
+    gates = asked_gates(fail_on)
     corrections, reference = reference_correction(preset, trainer, config)
 
     from rollout_audit.audit.analyze import analyze as audit
@@ -164,16 +152,6 @@ def analyze(
     emit(report_document(report, [_gate_line(result) for result in results]), output.value if output else None)
     say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
     raise typer.Exit(_exit_code(results))
-
-
-def _gates(texts: Sequence[str]) -> list[Gate]:
-    """Of the options, and of the settings file."""
-    own = gates_of(settings())
-    if not texts:
-        return own
-    from rollout_audit.audit.gates import parse_gate
-
-    return [*(parse_gate(text) for text in texts), *own]
 
 
 def _check_names(gates: Sequence[Gate], corrections: Sequence[Preset] | Literal["all"]) -> None:

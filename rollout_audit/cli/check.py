@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rollout_audit.cli.gates import FailOn, asked_gates
 from rollout_audit.cli.messages import progress, say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
@@ -88,6 +89,7 @@ def check(
     every: Every = False,
     expect_bitwise: ExpectBitwise = False,
     presets: Presets = None,
+    fail_on: FailOn = None,
     export: Exports = None,
     field_map: Maps = None,
     layout: Layout = None,
@@ -103,6 +105,7 @@ def check(
 ) -> None:
     """Hold a dump against a golden file: numbers as numbers, each with its tolerance and its direction."""
     fields, span = parse_maps(field_map), parse_steps(steps)
+    gates = asked_gates(fail_on)
     names = [name.strip() for name in (presets or "").split(",") if name.strip()]
 
     from rollout_audit.dumps.dump import open_dump
@@ -120,6 +123,7 @@ def check(
             update=update,
             expect_bitwise=expect_bitwise,
             presets=names or None,
+            gates=gates,
             mode=mode.value if mode else None,
             on_fault=on_fault.value,
             steps=span,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rollout_audit.cli.options import Output
-from rollout_audit.cli.settings import LIST_VARIABLES, known_options, option_key
+from rollout_audit.cli.settings import known_options, option_key, variable_of
 from rollout_audit.golden.settings import Settings, gates_of, settings, tolerances_of
 
 __all__ = ["CONFIG_EPILOG", "config"]
@@ -71,12 +71,12 @@ def _of_command(context: typer.Context, name: str, arguments: list[str], given: 
 def _value(own: Any, option: Any, given: Settings) -> tuple[str, str]:
     source = own.get_parameter_source(option.name)
     origin = "default" if source is None else source.name
-    variable = LIST_VARIABLES.get(option_key(option), "")
-    if origin != "COMMANDLINE" and os.environ.get(variable):
+    variable = variable_of(option)
+    if option.multiple and origin != "COMMANDLINE" and os.environ.get(variable):
         return os.environ[variable], variable
     names: Mapping[str, str] = {
         "COMMANDLINE": "flag",
-        "ENVIRONMENT": str(option.envvar),
+        "ENVIRONMENT": variable,
         "DEFAULT_MAP": given.file,
         "DEFAULT": "default",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,11 @@ import typer
 from rollout_audit.errors import UsageError, suggest
 from rollout_audit.golden.settings import Settings, gates_of, tolerances_of
 
-__all__ = ["LIST_VARIABLES", "Known", "apply_settings", "known_options", "option_key"]
+__all__ = ["Known", "apply_settings", "known_options", "option_key", "variable_of"]
 
 PREFIX = "ROLLOUT_AUDIT_"
-LIST_VARIABLES: Mapping[str, str] = {
-    "map": "ROLLOUT_AUDIT_MAP",
-    "fail_on": "ROLLOUT_AUDIT_FAIL_ON",
-    "export": "ROLLOUT_AUDIT_EXPORT",
-}
-"""Repeatable options, whose variables the commands part themselves"""
+IN_HELP = re.compile(rf"\b{PREFIX}\w+")
+"""Repeatable options, whose variables the commands part themselves, name them in their help"""
 OTHER_VARIABLES = ("ROLLOUT_AUDIT_DEBUG", "ROLLOUT_AUDIT_REQUIRE_GPU")
 """Of the program as a whole, and of its tests"""
 NOT_SETTINGS = ("help", "version", "debug", "update")
@@ -44,8 +41,8 @@ class Known:
 
     @property
     def variables(self) -> list[str]:
-        named = (str(p.envvar) for options in self.commands.values() for p in options.values() if p.envvar)
-        return list(dict.fromkeys([*named, *LIST_VARIABLES.values(), *OTHER_VARIABLES]))
+        named = [variable_of(parameter) for options in self.commands.values() for parameter in options.values()]
+        return list(dict.fromkeys([*filter(None, named), *OTHER_VARIABLES]))
 
 
 def apply_settings(context: typer.Context, given: Settings) -> None:
@@ -76,6 +73,14 @@ def option_key(parameter: Parameter) -> str:
     return str(long).lstrip("-").replace("-", "_")
 
 
+def variable_of(parameter: Parameter) -> str:
+    """Its environment variable; empty where it has none."""
+    if parameter.envvar:
+        return str(parameter.envvar)
+    found = IN_HELP.search(parameter.help or "")
+    return found.group() if found else ""
+
+
 def _check_variables(known: Known) -> None:
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known.variables:
@@ -102,7 +107,7 @@ def _defaults(
     found = {}
     for where, table in (("", given.tree), (f"{command}.", own)):
         for key, value in _values(table, options):
-            if os.environ.get(LIST_VARIABLES.get(key, ""), "") == "":
+            if not os.environ.get(variable_of(options[key])):
                 found[options[key].name] = _converted(context, f"{where}{key}", value, options[key], given)
     return found
 

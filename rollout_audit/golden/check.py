@@ -17,7 +17,7 @@ from rollout_audit.audit.report import Report
 from rollout_audit.corrections.presets import REFERENCE_PRESET
 from rollout_audit.dumps.digest import with_content_digests
 from rollout_audit.dumps.dump import Dump
-from rollout_audit.errors import UsageError
+from rollout_audit.errors import OldGoldenError, UsageError
 from rollout_audit.golden.compare import Comparison, compare
 from rollout_audit.golden.figures import Figure, FigureKey, figures_of
 from rollout_audit.golden.model import Golden, golden_of, read_golden, settings_of, write_golden
@@ -157,9 +157,15 @@ def _presets(asked: Sequence[str] | None, old: Golden | None) -> list[str]:
 
 
 def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) -> Golden | None:
+    """None where there is nothing to hold the dump against, because the file is about to be written."""
     if update and not Path(golden).exists():
         return None
-    return read_golden(golden, dumps)
+    try:
+        return read_golden(golden, dumps)
+    except OldGoldenError:
+        if update:
+            return None
+        raise
 
 
 def _rows(old: Golden, report: Report, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollout_audit.audit.report import Report
 from rollout_audit.dumps.naming import natural_key
-from rollout_audit.errors import ReportError
+from rollout_audit.errors import OldGoldenError, ReportError
 from rollout_audit.golden.figures import figures_of
 from rollout_audit.golden.tolerances import Tolerance, tolerances_for
 
@@ -116,7 +116,8 @@ def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) 
         dumps: what it is of, for the command that an error names.
 
     Raises:
-        ReportError: not there, damaged, of a newer schema, or of one that is no longer read.
+        OldGoldenError: of a schema that is no longer read.
+        ReportError: not there, damaged, or of a newer schema.
     """
     tree = _load(Path(path), update_command(dumps, path))
     tag = tree.get("schema")
@@ -126,7 +127,7 @@ def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) 
     if version > GOLDEN_VERSION:
         raise ReportError(f"{path}: golden version {version}, this tool reads up to {GOLDEN_VERSION}; upgrade it")
     if version < OLDEST_READ:
-        raise ReportError(
+        raise OldGoldenError(
             f"{path}: golden version {version} is no longer read; make it anew with: {update_command(dumps, path)}"
         )
     try:
@@ -134,7 +135,7 @@ def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) 
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ReportError(f"{path}: damaged golden file, {where}: {first['msg']}") from error
+        raise ReportError(f"{path}: damaged golden file, {where}: {first['msg']}; mend or delete it") from error
 
 
 def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:

@@ -24,13 +24,15 @@ def test_answers_without_loading_anything_heavy(argument: str) -> None:
     assert result.stdout
 
 
-@pytest.mark.parametrize("command", ["analyze", "metrics", "inspect", "presets", "explain", "schema", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["analyze", "metrics", "inspect", "presets", "explain", "check", "schema", "doctor", "config"]
+)
 def test_help_of_a_command_is_light_and_begins_with_a_verb(command: str) -> None:
     code = PROBE.format(arguments=[command, "--help"], heavy=sorted(HEAVY))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stderr.strip() == "0"
     first = result.stdout.split("\n\n")[1].strip()
-    assert first.split()[0] in {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check"}
+    assert first.split()[0] in {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check", "Hold"}
 
 
 def test_help_states_commands_and_exit_codes(run) -> None:

@@ -61,6 +61,19 @@ def test_what_cannot_be_read_is_one_line_with_the_remedy(text: str | None, messa
     assert "\n" not in str(error.value)
 
 
+def test_an_update_replaces_a_file_of_an_older_schema_and_no_other(dump: Path, golden: Path) -> None:
+    opened = ra.open_dump(dump)
+    golden.write_text(golden.read_text().replace(f'"version": {GOLDEN_VERSION}', '"version": 0'))
+    with pytest.raises(ReportError, match="no longer read"):
+        ra.check(opened, golden)
+    assert ra.check(opened, golden, update=True).rows == []
+    assert ra.check(opened, golden).exit_code == 0
+    golden.write_text('{"mine": 1}')
+    with pytest.raises(ReportError, match="not a golden file"):
+        ra.check(opened, golden, update=True)
+    assert golden.read_text() == '{"mine": 1}'
+
+
 def test_an_update_keeps_the_tolerances_of_the_old_file(golden: Path, dump: Path) -> None:
     loose = '"kl_k3": {"atol": 0.5, "direction": "higher", "rtol": 0.0}'
     golden.write_text(re.sub(r'"kl_k3": \{[^}]*\}', loose, golden.read_text()))

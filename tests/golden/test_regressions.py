@@ -168,6 +168,16 @@ def test_an_update_writes_the_file_and_says_what_changed(run: Run, other_dump: P
     assert (again.code, len(again.out.splitlines())) == (0, 1)
 
 
+@pytest.mark.parametrize(("gate", "code"), [("kl_k3 > 1e-9", 1), ("kl_k3@any-step > 9", 0), ("kept.ess_seq < 0.5", 2)])
+def test_gates_stand_beside_the_golden_file(gate: str, code: int, run: Run, dump: Path, golden: Path) -> None:
+    result, out = outputs(run, dump, golden, "--fail-on", gate)
+    assert result.code == code
+    word = {0: "passed", 1: "failed", 2: "unmeasured"}[code]
+    assert f"gate {word}: {gate}" in result.out
+    assert {0: "", 1: "failure", 2: "error"}[code] == cases(out["junit"])[f"rollout-audit check.gates.{gate}"]
+    assert json.loads(out["json"])["gates"][0]["verdict"] == word
+
+
 def test_a_missing_golden_file_fails_and_prints_the_command(run: Run, dump: Path) -> None:
     result = run("check", dump, "--golden", "none.json")
     assert (result.code, result.out) == (2, "")

@@ -35,6 +35,15 @@ def test_help_of_a_command_is_light_and_begins_with_a_verb(command: str) -> None
     assert first.split()[0] in {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check", "Hold"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("--golden", "none.json"), 2), (("--expect-bitwise",), 1), (("--export", "junit"), 2)]
+)
+def test_check_loads_torch_for_an_audit_alone(arguments: tuple[str, ...], code: int, dump: Path) -> None:
+    probe = PROBE.format(arguments=["check", str(dump), *arguments], heavy=["matplotlib", "numba", "torch"])
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
+    assert result.stderr.splitlines()[-1].strip() == str(code)
+
+
 def test_help_states_commands_and_exit_codes(run) -> None:
     text = run("--help").out
     for word in ("analyze", "metrics", "inspect", "presets", "explain", "schema", "doctor", "Exit codes", "130"):

@@ -182,6 +182,15 @@ def test_a_gate_on_what_no_report_has_names_the_file(run: Run, dump: Path) -> No
     assert "rollout-audit.toml: gate[0] 'kl_k33@pooled > 1': no metric 'kl_k33'; did you mean 'kl_k3'?" in result.err
 
 
+def test_the_example_of_the_documentation_is_understood(run: Run) -> None:
+    page = (Path(ra.__file__).parents[1] / "docs" / "ci.md").read_text(encoding="utf-8")
+    Path("rollout-audit.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    found = origins(run, "check")
+    assert found["gate[0]"][0] == "kl_k3@any-step > 0.05"
+    assert found["check.metrics.kl_k3.rtol"] == ("0.1", "rollout-audit.toml")
+    assert found["workers"] == ("2", "rollout-audit.toml")
+
+
 def test_an_unknown_variable_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLOUT_AUDIT_WORKER", "2")
     result = run("presets")

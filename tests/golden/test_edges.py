@@ -56,6 +56,28 @@ def test_native_shares(tmp_path: Path) -> None:
     assert edges == {"within_1pct": 1, "catastrophic_fraction": 1, "veto_fraction": 1, "tokens_past_clamp": 1}
 
 
+def test_a_count_that_another_machine_sees_otherwise_passes_and_is_named(tmp_path: Path, run) -> None:
+    report_of(tmp_path, [[at_most(2.0), -0.5, -0.25, 0.9], [-0.1] * 4], ra.Correction())
+    arguments = ("check", tmp_path / "step_0.parquet", "--golden", tmp_path / "g.json")
+    run(*arguments, "--update")
+    text = (tmp_path / "g.json").read_text()
+    key = "decoupled_token_is:bounded.capped_fraction@pooled"
+    assert f'"{key}": 1\n' in text
+    assert f'"{key}": 0.125,' in text
+    (tmp_path / "g.json").write_text(text.replace(f'"{key}": 0.125,', f'"{key}": 0.25,'))
+    result = run(*arguments)
+    assert result.code == 0
+    line = next(line for line in result.out.splitlines() if key in line)
+    assert line.startswith("same")
+    assert line.endswith("edge-sensitive: 1 of 1 within rounding of the threshold")
+    (tmp_path / "g.json").write_text(
+        text.replace(f'"{key}": 0.125,', f'"{key}": 0.0,').replace(f'"{key}": 1\n', f'"{key}": 0\n')
+    )
+    assert run(*arguments).code == 0
+    (tmp_path / "g.json").write_text(text.replace(f'"{key}": 0.125,', f'"{key}": 0.375,'))
+    assert "better" in run(*arguments).out
+
+
 def test_a_report_made_without_edges_says_how_to_get_them(tmp_path: Path) -> None:
     report_of(tmp_path, [[-0.1]], ra.Correction())
     with pytest.raises(ValueError, match="edges=True"):

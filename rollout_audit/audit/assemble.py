@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rollout_audit.audit import health
 from rollout_audit.audit.best import Columns, applied_settings
 from rollout_audit.audit.causes import exhibit_of, find_causes
+from rollout_audit.audit.edges import correction_edges, native_edges
 from rollout_audit.audit.length import length_trap
 from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.pairs import Pair
@@ -26,6 +27,7 @@ from rollout_audit.audit.report import (
     CorrectionReport,
     Counts,
     DroppedSequence,
+    Edges,
     FindingReport,
     InputFile,
     PairReport,
@@ -39,6 +41,7 @@ from rollout_audit.audit.report import (
 )
 from rollout_audit.audit.states import Faults, pack, row_columns_of
 from rollout_audit.audit.sweep import MOST_ROWS, check_points, sweep_columns, sweep_report, sweep_scope
+from rollout_audit.audit.units import collapsed_products
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.cuts import is_streamed
@@ -105,6 +108,7 @@ class _Assembly:
         )
         self._check_long_form()
         report._pictures = cache(lambda: self._pictures(report))
+        report._edges = self._edges() if self.audit.options.edges else None
         return report
 
     @cached_property
@@ -188,6 +192,7 @@ class _Assembly:
 
     def _findings(self) -> list[FindingReport]:
         own = [*self._identical_columns(), *self._unusable_rewards(), *self._configuration()]
+        own += collapsed_products(self.pooled[self.audit.primary])
         return [*own, *(FindingReport(**asdict(finding)) for finding in self.faults.findings)]
 
     def _identical_columns(self) -> list[FindingReport]:
@@ -374,6 +379,15 @@ class _Assembly:
         assert grid is not None
         for step in self.steps:
             yield step, sweep_scope(self.evidence[self.audit.primary].scope(step), grid)
+
+    def _edges(self) -> Mapping[tuple[int | None, str], Edges]:
+        found: dict[tuple[int | None, str], Edges] = {}
+        scopes: list[tuple[int | None, Mapping[Pair, Scope]]] = [(None, self.pooled), *self.step_scopes.items()]
+        for step, of_pair in scopes:
+            found |= {(step, pair.name): native_edges(scope) for pair, scope in of_pair.items()}
+            for name, correction in self.audit.options.corrections.items():
+                found[step, name] = correction_edges(of_pair[self.audit.pair_of(correction)], correction)
+        return found
 
 
 def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:

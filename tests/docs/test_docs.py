@@ -15,12 +15,14 @@ import pytest
 
 import rollout_audit
 from rollout_audit.__main__ import main
+from rollout_audit.golden.schemas import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = (
     "README.md",
     "docs/README.md",
+    "docs/ci.md",
     "docs/how-it-works.md",
     "docs/recording.md",
     "sample_data/README.md",
@@ -73,7 +75,10 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/cli.md", "docs/metrics.md", "docs/report-schema.json"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "docs/ci.md", "docs/cli.md", "docs/metrics.md", *(f"docs/{name}-schema.json" for name in SCHEMAS)],
+)
 def test_generated_pages_are_fresh(page: str) -> None:
     made = load_script().pages()[page]
     assert (ROOT / page).read_text(encoding="utf-8") == made, "run: python docs/make_reference.py"

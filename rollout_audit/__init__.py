@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rollout_audit.audit.advice import Recommendation
     from rollout_audit.audit.analyze import analyze
     from rollout_audit.audit.apply import apply_correction
+    from rollout_audit.audit.apply_files import WrittenCorrection, write_correction
     from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.grids import sweep_grid
     from rollout_audit.audit.report import Report
@@ -62,6 +63,7 @@ __all__ = [
     "Statistic",
     "UsageError",
     "Weight",
+    "WrittenCorrection",
     "analyze",
     "apply_correction",
     "convert_dump",
@@ -72,6 +74,7 @@ __all__ = [
     "sweep",
     "sweep_grid",
     "trainer_metrics",
+    "write_correction",
     "write_report",
 ]
 
@@ -100,6 +103,7 @@ _HOME = {
     "Statistic": "corrections.model",
     "UsageError": "errors",
     "Weight": "corrections.model",
+    "WrittenCorrection": "audit.apply_files",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
     "convert_dump": "dumps.convert",
@@ -110,6 +114,7 @@ _HOME = {
     "sweep": "reports.saved",
     "sweep_grid": "audit.grids",
     "trainer_metrics": "audit.dialect",
+    "write_correction": "audit.apply_files",
     "write_report": "reports.folder",
 }
 

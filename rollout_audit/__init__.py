@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from rollout_audit.audit.analyze import analyze
     from rollout_audit.audit.apply import apply_correction
     from rollout_audit.audit.apply_files import WrittenCorrection, write_correction
+    from rollout_audit.audit.compare_log import compare_log
     from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.grids import sweep_grid
-    from rollout_audit.audit.report import Report
+    from rollout_audit.audit.report import LogReport, Report
     from rollout_audit.audit.sweep import Grid
     from rollout_audit.corrections.model import (
         Aggregation,
@@ -49,6 +50,7 @@ __all__ = [
     "DumpWriter",
     "Grid",
     "Level",
+    "LogReport",
     "Loss",
     "Metrics",
     "Mode",
@@ -66,6 +68,7 @@ __all__ = [
     "WrittenCorrection",
     "analyze",
     "apply_correction",
+    "compare_log",
     "convert_dump",
     "merge",
     "open_dump",
@@ -89,6 +92,7 @@ _HOME = {
     "DumpWriter": "dumps.writer",
     "Grid": "audit.sweep",
     "Level": "corrections.model",
+    "LogReport": "audit.report",
     "Loss": "corrections.model",
     "Metrics": "statistics.metrics",
     "Mode": "corrections.model",
@@ -106,6 +110,7 @@ _HOME = {
     "WrittenCorrection": "audit.apply_files",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
+    "compare_log": "audit.compare_log",
     "convert_dump": "dumps.convert",
     "merge": "reports.saved",
     "open_dump": "dumps.dump",

@@ -13,6 +13,7 @@ from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
 from rollout_audit.audit.reading import Reading
+from rollout_audit.audit.report import CauseReport
 from rollout_audit.audit.sweep import Grid
 from rollout_audit.corrections.cuts import is_streamed
 from rollout_audit.corrections.model import SAFETY_CLAMP, Correction, Mode
@@ -83,6 +84,8 @@ class Basis:
     sample_stride: int = 1
     notes: tuple[str, ...] = ()
     """what to say of this report besides what is said of all"""
+    causes: tuple[CauseReport, ...] | None = None
+    """likely causes as they were found, where the evidence on them was not kept"""
 
     @property
     def primary(self) -> Pair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -12,6 +13,7 @@ __all__ = [
     "SCHEMA_NAME",
     "SCHEMA_VERSION",
     "BestPoint",
+    "CauseReport",
     "CorrectionReport",
     "Counts",
     "FindingReport",
@@ -111,6 +113,18 @@ class HealthVerdict(Strict):
     comparison: str = Field(description="what the rule objects to, e.g. '<' or 'outside'")
     limit: str
     subject: str = Field(description="'mismatch' for raw metrics, else the correction's name")
+    advice: str
+
+
+class CauseReport(Strict):
+    """A likely cause of the mismatch."""
+
+    cause: str = Field(description="its stable name, e.g. shift_by_one")
+    severity: Literal["error", "warning", "info"] = Field(description="info for what is normal")
+    confidence: float = Field(description="in (0, 1]")
+    evidence: str = Field(description="what was measured, in words and numbers")
+    figures: dict[str, float | int] = Field(description="the numbers of the evidence by name")
+    alternative: str = Field(description="what it would look like if it were something else")
     advice: str
 
 
@@ -341,6 +355,9 @@ class Report(Strict):
     status: Status
     headline: str
     health: list[HealthVerdict] = Field(description="worst first")
+    causes: list[CauseReport] = Field(
+        default_factory=list, description="likely causes of the mismatch, gravest first; empty: nothing can be said"
+    )
     findings: list[FindingReport]
     dropped: list[DroppedSequence]
     overall: Figures
@@ -357,7 +374,7 @@ class Report(Strict):
         description="what the figures are and are not: error of quantiles, sampling, limits of the method"
     )
 
-    _pictures: Pictures | None = PrivateAttr(default=None)
+    _pictures: Callable[[], Pictures] | None = PrivateAttr(default=None)
 
     @property
     def pictures(self) -> Pictures:
@@ -368,7 +385,7 @@ class Report(Strict):
         """
         if self._pictures is None:
             raise ValueError("this report was read from JSON: its arrays were not kept")
-        return self._pictures
+        return self._pictures()
 
     def with_log(self, log: LogReport) -> Report:
         """The same report with a log compared (`compare_log`)."""

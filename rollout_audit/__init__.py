@@ -9,9 +9,11 @@ if TYPE_CHECKING:
     from rollout_audit.audit.advice import Recommendation
     from rollout_audit.audit.analyze import analyze
     from rollout_audit.audit.apply import apply_correction
+    from rollout_audit.audit.apply_files import WrittenCorrection, write_correction
+    from rollout_audit.audit.compare_log import compare_log
     from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.grids import sweep_grid
-    from rollout_audit.audit.report import Report
+    from rollout_audit.audit.report import LogReport, Report
     from rollout_audit.audit.sweep import Grid
     from rollout_audit.corrections.model import (
         Aggregation,
@@ -50,6 +52,7 @@ __all__ = [
     "DumpWriter",
     "Grid",
     "Level",
+    "LogReport",
     "Loss",
     "Metrics",
     "Mode",
@@ -64,9 +67,11 @@ __all__ = [
     "Statistic",
     "UsageError",
     "Weight",
+    "WrittenCorrection",
     "analyze",
     "apply_correction",
     "check",
+    "compare_log",
     "convert_dump",
     "merge",
     "open_dump",
@@ -75,6 +80,7 @@ __all__ = [
     "sweep",
     "sweep_grid",
     "trainer_metrics",
+    "write_correction",
     "write_report",
 ]
 
@@ -90,6 +96,7 @@ _HOME = {
     "DumpWriter": "dumps.writer",
     "Grid": "audit.sweep",
     "Level": "corrections.model",
+    "LogReport": "audit.report",
     "Loss": "corrections.model",
     "Metrics": "statistics.metrics",
     "Mode": "corrections.model",
@@ -104,9 +111,11 @@ _HOME = {
     "Statistic": "corrections.model",
     "UsageError": "errors",
     "Weight": "corrections.model",
+    "WrittenCorrection": "audit.apply_files",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
     "check": "golden.check",
+    "compare_log": "audit.compare_log",
     "convert_dump": "dumps.convert",
     "merge": "reports.saved",
     "open_dump": "dumps.dump",
@@ -115,6 +124,7 @@ _HOME = {
     "sweep": "reports.saved",
     "sweep_grid": "audit.grids",
     "trainer_metrics": "audit.dialect",
+    "write_correction": "audit.apply_files",
     "write_report": "reports.folder",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,13 +19,14 @@ from rollout_audit.corrections.model import Correction, Level, Rows, Weight
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
-from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
+from rollout_audit.dumps.applied import AppliedChunk
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, OnFault
+from rollout_audit.dumps.rows import row_uid
 from rollout_audit.engines.threads import default_workers
 from rollout_audit.errors import MissingFieldError
 from rollout_audit.statistics.batch_cuts import Cuts, decide
 
-__all__ = ["apply_correction"]
+__all__ = ["applied_chunks", "apply_correction"]
 
 AppliedRow = tuple[str, NDArray[np.float32], NDArray[np.bool_]]
 CPU = torch.device("cpu")
@@ -38,7 +38,10 @@ def apply_correction(
     correction: ConfigSource | Correction | Preset,
     *,
     trainer: str | None = None,
-    on_fault: Literal["stop", "drop"] = "stop",
+    on_fault: OnFault = "stop",
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Iterator[AppliedRow]:
     """Stream (uid, weights float32, mask bool) of each row, both of the row's full length.
 
@@ -49,46 +52,57 @@ def apply_correction(
         dump: what `open_dump` returned.
         correction: a preset's name, a Preset, a Correction, or a configuration in the keys of `trainer`.
         trainer: whose configuration it is.
-        on_fault: as in `analyze`.
+        on_fault, steps, limit, chunk_tokens: as in `analyze`.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
         DumpError: the dump cannot be read as asked.
     """
     asked = as_correction(correction, trainer)
-    if asked.needs_advantages and not dump.has("advantages"):
+    chunks = applied_chunks(dump, asked, on_fault=on_fault, steps=steps, limit=limit, chunk_tokens=chunk_tokens)
+    return (row for applied in chunks for row in _rows(applied, dump))
+
+
+def applied_chunks(
+    dump: Dump,
+    correction: Correction,
+    *,
+    on_fault: OnFault = "stop",
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+) -> Iterator[AppliedChunk]:
+    """As `apply_correction`, chunk by chunk."""
+    if correction.needs_advantages and not dump.has("advantages"):
         raise MissingFieldError(
             "advantages: this correction looks at their sign and the dump does not record them; "
             "name the column with --map advantages=COLUMN"
         )
-    return _apply(dump, asked, on_fault)
-
-
-def _apply(dump: Dump, correction: Correction, on_fault: Literal["stop", "drop"]) -> Iterator[AppliedRow]:
     pair = pair_for(correction.mode, pairs_in(dump))
-    reader = _Reader(dump, correction, pair.training, on_fault)
-    reading = Reading(dump, reader.fields, DEFAULT_CHUNK_TOKENS, on_fault)
-    cuts = batch_cuts(reading, pair.training, pair.rollout, correction.batch_rules, CPU, default_workers())
+    fields = ("uid", pair.training, *(("advantages",) if correction.needs_advantages else ()))
+    reading = Reading(dump, fields, chunk_tokens, on_fault, steps, limit)
+    return _apply(_Reader(reading, correction, pair.training, pair.rollout))
+
+
+def _apply(reader: _Reader) -> Iterator[AppliedChunk]:
+    correction = reader.correction
+    cuts = batch_cuts(reader.reading, reader.training, reader.rollout, correction.batch_rules, CPU, default_workers())
     factors = _factors(reader, cuts) if correction.applied_weight.normalise else None
     for packed, tokens in reader.batches(cuts):
         factor = None if factors is None else spread(_factor_of_rows(packed, factors), tokens.lengths)
-        yield from _rows(packed, apply(correction, tokens, factor), dump)
+        yield _unpacked(packed, apply(correction, tokens, factor))
 
 
 @dataclass(frozen=True)
 class _Reader:
-    dump: Dump
+    reading: Reading
     correction: Correction
     training: str
-    on_fault: Literal["stop", "drop"]
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return ("uid", self.training, *(("advantages",) if self.correction.needs_advantages else ()))
+    rollout: str
 
     def batches(self, cuts: Cuts) -> Iterator[tuple[Packed, Tokens]]:
         """The chunks with what the rules over a whole batch leave of them, one batch a step."""
-        for chunk in self.dump.chunks(fields=self.fields, on_fault=self.on_fault):
+        for chunk in self.reading.chunks():
             packed = Packed(chunk, CPU)
             yield packed, decide(self.correction.batch_rules, cuts, packed, packed.tokens(self.training))
 
@@ -120,17 +134,19 @@ def _factor_of_rows(packed: Packed, factors: dict[int, float]) -> Tensor:
     return torch.tensor([factors[step] for step in packed.chunk.steps.tolist()], dtype=torch.float64)
 
 
-def _rows(packed: Packed, applied: Applied, dump: Dump) -> Iterator[AppliedRow]:
+def _unpacked(packed: Packed, applied: Applied) -> AppliedChunk:
     """Full rows again: masked tokens have weight 0 and are not kept."""
     chunk = packed.chunk
     weights = np.zeros(chunk.tokens, dtype=np.float32)
     mask = np.zeros(chunk.tokens, dtype=bool)
     weights[packed.flat] = applied.normalised.to(torch.float32).numpy()
     mask[packed.flat] = applied.kept.numpy()
+    return AppliedChunk(chunk, weights, mask)
+
+
+def _rows(applied: AppliedChunk, dump: Dump) -> Iterator[AppliedRow]:
+    chunk = applied.chunk
+    file = dump.files[chunk.file].name
     for i in range(chunk.rows):
         part = slice(int(chunk.offsets[i]), int(chunk.offsets[i + 1]))
-        yield _name(chunk, i, dump), weights[part], mask[part]
-
-
-def _name(chunk: Chunk, i: int, dump: Dump) -> str:
-    return chunk.uids[i] if chunk.uids is not None else dump.row_name(chunk.file, int(chunk.row_numbers[i]))
+        yield row_uid(chunk, i, file), applied.weights[part], applied.mask[part]

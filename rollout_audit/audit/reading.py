@@ -43,6 +43,20 @@ class Reading:
             yield from results
         self.dump.require_valid(log)
 
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks one after another, in this thread.
+
+        Raises:
+            DumpError: as `Dump.chunks`.
+        """
+        return self.dump.chunks(
+            fields=self.fields,
+            chunk_tokens=self.chunk_tokens,
+            on_fault=self.on_fault,
+            steps=self.steps,
+            limit=self.limit,
+        )
+
     def _work(self, parts: Sequence[Part], function: Callable[[Chunk], Result]) -> tuple[list[Result], FaultLog]:
         log = FaultLog()
         chunks = self.dump.chunks(

@@ -22,6 +22,8 @@ __all__ = [
     "InputFile",
     "LengthBandReport",
     "LengthTrap",
+    "LogReport",
+    "LoggedMetric",
     "PairReport",
     "Report",
     "Settings",
@@ -307,6 +309,48 @@ class SweepReport(Strict):
     families: list[SweepFamily] = Field(description="in the order of the grid")
 
 
+class LoggedMetric(Strict):
+    """One metric of the trainer: logged and recomputed, at the steps where both have a value."""
+
+    metric: str
+    key: str = Field(description="what the log calls it")
+    matched: Literal["exact", "prefix", "file name"] = Field(
+        description="by its very name, up to known prefixes, or by the name of its file, which spells / as _"
+    )
+    steps: list[int] = Field(description="of the dump, ascending")
+    logged: list[Number] = Field(description="null where NaN or an infinity was logged")
+    recomputed: list[float]
+    departing: int = Field(description="steps at which the two are further apart than the tolerance")
+    first_step: int | None = Field(description="the first of them; null where there is none")
+    worst_step: int | None = Field(description="where they are the most tolerances apart")
+    worst_difference: Number = Field(description="logged − recomputed there")
+    note: str | None = Field(description="why the logged figure may be another: padding, micro-batches")
+
+
+class LogReport(Strict):
+    """The audit of the trainer itself: its log beside what the dump gives under its configuration."""
+
+    trainer: str
+    files: list[str]
+    step_keys: list[str] = Field(description="what the log's steps were read from")
+    offset: int = Field(description="step in the log minus step in the dump, as asked for")
+    better_offset: int | None = Field(description="another at which they would agree; nothing is shifted unasked")
+    relative_tolerance: float
+    absolute_tolerance: float = Field(description="the wider of the two counts")
+    status: Literal["agrees", "departs", "nothing compared"]
+    sentence: str
+    compared: int = Field(description="values, over all metrics and steps")
+    departing: int
+    first_step: int | None
+    first_metric: str | None = Field(description="the metric furthest off at the first departing step")
+    metrics: list[LoggedMetric] = Field(description="earliest departure first")
+    unmatched_keys: list[str] = Field(description="numbers of the log that are no metric of this configuration")
+    unlogged_metrics: list[str]
+    steps_in_log_alone: int
+    steps_in_dump_alone: int
+    notes: list[str]
+
+
 class Report(Strict):
     """Everything one audit found. Every number is finite or null with a reason."""
 
@@ -333,6 +377,7 @@ class Report(Strict):
     corrections: list[CorrectionReport]
     sweep: SweepReport | None = Field(default=None, description="null where the sweep was left out")
     length_trap: LengthTrap | None = Field(default=None, description="null where there is no valid token")
+    log: LogReport | None = Field(default=None, description="null where no log was given to compare with")
     worst_tokens: list[WorstTokenReport]
     worst_sequences: list[WorstSequence]
     notes: list[str] = Field(
@@ -363,6 +408,10 @@ class Report(Strict):
         if self._edges is None:
             raise ValueError("this report was made without edges: analyze(…, edges=True) counts them")
         return self._edges
+
+    def with_log(self, log: LogReport) -> Report:
+        """The same report with a log compared (`compare_log`)."""
+        return self.model_copy(update={"log": log})
 
     def to_json(self) -> str:
         """Strict JSON, two spaces deep, with a newline at the end.

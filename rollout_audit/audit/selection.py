@@ -13,7 +13,7 @@ from rollout_audit.errors import UsageError
 from rollout_audit.trainers.base import Trainer
 from rollout_audit.trainers.registry import get_trainer
 
-__all__ = ["ConfigSource", "as_correction", "config_text", "config_warnings", "configure"]
+__all__ = ["ConfigSource", "as_correction", "config_settings", "config_text", "config_warnings", "configure"]
 
 ConfigSource = Mapping[str, object] | str | Path
 
@@ -33,6 +33,11 @@ def config_warnings(trainer: str, source: ConfigSource) -> tuple[str, ...]:
     """Settings that the trainer takes and that are probably not meant, one line each."""
     dialect, config = configure(trainer, source)
     return (*dialect.settings(_own(trainer, source))[1], *dialect.warnings(config))
+
+
+def config_settings(trainer: str, source: ConfigSource) -> Mapping[str, object]:
+    """The settings that a configuration gives, in the trainer's keys of today; what is absent has its default."""
+    return get_trainer(trainer).settings(_own(trainer, source))[0]
 
 
 def config_text(trainer: str, source: ConfigSource) -> str:

@@ -32,8 +32,9 @@ from rollout_audit.cli.options import (
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps
+from rollout_audit.cli.parsing import parse_maps, parse_steps, several
 from rollout_audit.cli.reference import reference_correction
+from rollout_audit.errors import UsageError
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["ANALYZE_EPILOG", "analyze"]
 
 
+LOG_TOLERANCE = 1e-3
+"""As `audit.logged.RELATIVE`, without loading it: a test holds them equal"""
 OUT = "./rollout-audit-report"
 
 ANALYZE_EPILOG = """\b
@@ -51,6 +54,7 @@ Examples:
   rollout-audit analyze run/dumps --map old_log_probs=prev_logprobs --steps 100:200
   rollout-audit analyze run/dumps --fail-on critical --fail-on 'kl_k3@any-step > 0.05'
   rollout-audit analyze run/dumps --preset decoupled_seq_is_rs --format markdown
+  rollout-audit analyze run/dumps --trainer verl --config run.yaml --log wandb_history.csv
 """
 
 Out = Annotated[
@@ -85,6 +89,33 @@ Config = Annotated[
         show_default="the trainer's defaults",
     ),
 ]
+LogFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help=(
+            "What the trainer logged, to lay beside what the dump says: a W&B or TensorBoard export or its own "
+            "JSONL; CSV, JSON or Parquet, or a folder of them. Needs --trainer. Repeatable; in ROLLOUT_AUDIT_LOG "
+            "parted by ;"
+        ),
+        show_default=False,
+    ),
+]
+LogTolerance = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        envvar="ROLLOUT_AUDIT_LOG_TOLERANCE",
+        help="How far a logged value may be from the recomputed one, of that; 1e-6 in any case.",
+    ),
+]
+LogOffset = Annotated[
+    int,
+    typer.Option(
+        metavar="N", envvar="ROLLOUT_AUDIT_LOG_OFFSET", help="Step in the log minus step in the dump of a batch."
+    ),
+]
 NoSweep = Annotated[
     bool, typer.Option("--no-sweep", envvar="ROLLOUT_AUDIT_NO_SWEEP", help="Try no thresholds beside the presets.")
 ]
@@ -105,6 +136,9 @@ def analyze(
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
     fail_on: FailOn = None,
+    log: LogFiles = None,
+    log_tolerance: LogTolerance = LOG_TOLERANCE,
+    log_offset: LogOffset = 0,
     output: Output = None,
     no_plots: NoPlots = False,
     no_sweep: NoSweep = False,
@@ -118,6 +152,9 @@ def analyze(
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = asked_gates(fail_on)
     corrections, reference = reference_correction(preset, trainer, config)
+    logs = several(log, "ROLLOUT_AUDIT_LOG")
+    if logs and trainer is None:
+        raise UsageError("--log needs --trainer, and the run's --config: whose metrics are these?")
 
     from rollout_audit.audit.analyze import analyze as audit
     from rollout_audit.dumps.digest import with_content_digests
@@ -131,6 +168,22 @@ def analyze(
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     if digest is DigestName.FULL:
         dump = with_content_digests(dump)
+    compared = None
+    if trainer is not None and logs:
+        from rollout_audit.audit.compare_log import compare_log
+
+        compared = compare_log(
+            dump,
+            trainer,
+            config or "{}",
+            logs,
+            tolerance=log_tolerance,
+            offset=log_offset,
+            on_fault=on_fault.value,
+            steps=span,
+            limit=limit,
+            chunk_tokens=chunk_tokens,
+        )
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,
@@ -146,6 +199,8 @@ def analyze(
             chunk_tokens=chunk_tokens,
             on_progress=advance,
         )
+    if compared is not None:
+        report = report.with_log(compared)
     results = _evaluate(gates, report)
     _echo(trainer, config, quiet=quiet)
     written = write_report(report, out, plots=not no_plots)

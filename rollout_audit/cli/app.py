@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rollout_audit.cli.analyze import ANALYZE_EPILOG, analyze
+from rollout_audit.cli.apply import APPLY_EPILOG, apply
 from rollout_audit.cli.check import CHECK_EPILOG, check
 from rollout_audit.cli.config import config
 from rollout_audit.cli.convert import CONVERT_EPILOG, convert
@@ -76,6 +77,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str, str], ...] = (
     (recommend, "Name the mildest correction that suffices.", RECOMMEND_EPILOG),
     (inspect, "Show what a dump holds and its faults.", INSPECT_EPILOG),
     (convert, "Write a dump of any format as Parquet.", CONVERT_EPILOG),
+    (apply, "Write the weights and masks of a correction.", APPLY_EPILOG),
     (presets, "List the corrections, or show one.", PRESETS_EPILOG),
     (explain, "Explain a metric.", EXPLAIN_EPILOG),
     (check, "Hold a dump against a golden file.", CHECK_EPILOG),

@@ -52,8 +52,9 @@ def convert(
     """Write a dump of any format as Parquet with this tool's own columns, one file a file."""
     fields, span = parse_maps(field_map), parse_steps(steps)
 
-    from rollout_audit.dumps.convert import check_target, convert_dump
+    from rollout_audit.dumps.convert import convert_dump
     from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.dumps.target import check_target
     from rollout_audit.reports.figures import amount
 
     check_target(out)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow as pa
 
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, FileInfo, OnFault, Part
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.fields import FIELDS
-from rollout_audit.dumps.native import ints, list_column, native_field, native_file, reals, texts
+from rollout_audit.dumps.native import ints, lacks_training, list_column, native_field, native_file, reals, texts
 from rollout_audit.dumps.streaming import Selection, stream
-from rollout_audit.errors import DumpError, UsageError
+from rollout_audit.dumps.target import fresh_folder, names_with_suffix
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from rollout_audit.dumps.chunk import Chunk
 
-__all__ = ["Converted", "check_target", "convert_dump"]
+__all__ = ["Converted", "convert_dump"]
 
 _SINGLE = {"float32", "float16", "bfloat16"}
 _HALF = {"float16", "bfloat16"}
@@ -70,37 +66,15 @@ def convert_dump(
         DumpFaultError: a fault that conversion would hide, with `on_fault="stop"`.
         DumpError: the folder cannot be written.
     """
-    target = check_target(out).resolve()
-    fresh = target.parent / f".{target.name}-{uuid4().hex[:12]}.tmp"
     selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, on_fault, steps, limit)
-    try:
-        fresh.mkdir(parents=True)
-        converted = _write_all(dump, selection, fresh)
-        _into_place(fresh, target)
-    except OSError as error:
-        raise DumpError(f"{out}: cannot be written ({error.strerror or error}); give another --out") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    with fresh_folder(out) as folder:
+        converted = _write_all(dump, selection, folder)
     return Converted(Path(out), *converted)
-
-
-def check_target(out: str | os.PathLike[str]) -> Path:
-    """The folder, if it is new or empty.
-
-    Raises:
-        UsageError: it is a file, or holds something.
-    """
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: is not a folder; give another --out")
-    if folder.is_dir() and (inside := sorted(folder.iterdir())):
-        raise UsageError(f"{folder}: not empty (it holds {inside[0].name}); give a new folder to --out, or clear it")
-    return folder
 
 
 def _write_all(dump: Dump, selection: Selection, folder: Path) -> tuple[tuple[str, ...], int, int, int]:
     log = FaultLog()
-    names = _names([info.file.name for info in dump.infos])
+    names = names_with_suffix([info.file.name for info in dump.infos], [".parquet"] * len(dump.infos))
     left = selection.limit
     for index, (info, name) in enumerate(zip(dump.infos, names, strict=True)):
         parts = [part for part in dump.parts() if part.file == index]
@@ -122,18 +96,10 @@ def _write_file(
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = _schema(info)
-    with native_file(path, schema, info.lacks_training) as writer:
+    with native_file(path, schema, lacks_training(info.lacks_training)) as writer:
         writer.write_table(_table(first, schema))
         for chunk in chunks:
             writer.write_table(_table(chunk, schema))
-
-
-def _names(files: Sequence[str]) -> list[str]:
-    """The names with `.parquet` for their suffix, or behind it where two would be the same."""
-    plain = [re.sub(r"[{}]", "", file) for file in files]
-    short = [str(Path(name).with_suffix(".parquet")) for name in plain]
-    count = Counter(short)
-    return [one if count[one] == 1 else f"{name}.parquet" for one, name in zip(short, plain, strict=True)]
 
 
 def _schema(info: FileInfo) -> list[Any]:
@@ -179,12 +145,3 @@ def _column(chunk: Chunk, field: Any, held: Mapping[str, Any]) -> Any:
     if field.name in held:
         return held[field.name]
     return list_column(getattr(chunk, field.name), chunk.offsets, field.type.value_type)
-
-
-def _into_place(fresh: Path, target: Path) -> None:
-    """By one rename where that can be done; into a folder that cannot be replaced, file by file."""
-    try:
-        os.replace(fresh, target)
-    except OSError:
-        for path in sorted(fresh.iterdir()):
-            shutil.move(path, target / path.name)

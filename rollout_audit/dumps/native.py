@@ -17,11 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["LACKS_TRAINING", "STORED_AS", "ints", "list_column", "native_field", "native_file", "reals", "texts"]
+__all__ = [
+    "LACKS_TRAINING",
+    "STORED_AS",
+    "ints",
+    "lacks_training",
+    "list_column",
+    "native_field",
+    "native_file",
+    "reals",
+    "texts",
+]
 
 STORED_AS = b"rollout_audit.stored_as"
 """key of a column's metadata: the half precision that its float32 values were widened from"""
@@ -34,10 +44,15 @@ def native_field(name: str, kind: Any, stored_as: str | None = None) -> Any:
     return pa.field(name, kind, metadata={STORED_AS: stored_as} if stored_as else None)
 
 
+def lacks_training(why: str) -> dict[bytes, str]:
+    """Metadata of a file that holds no log-probs of the trainer; empty where it does."""
+    return {LACKS_TRAINING: why} if why else {}
+
+
 @contextmanager
-def native_file(path: Path, fields: Sequence[Any], lacks_training: str = "") -> Iterator[Any]:
+def native_file(path: Path, fields: Sequence[Any], metadata: Mapping[bytes, str] | None = None) -> Iterator[Any]:
     """A `pyarrow.parquet.ParquetWriter` whose file appears at the end, and only if all went well."""
-    schema = pa.schema(fields, metadata={LACKS_TRAINING: lacks_training} if lacks_training else None)
+    schema = pa.schema(fields, metadata=metadata or None)
     fresh = path.with_name(f".{path.name}-{uuid4().hex[:12]}.tmp")
     floats = [_leaf(field) for field in fields if pa.types.is_floating(_element(field.type))]
     others = [_leaf(field) for field in fields if _leaf(field) not in floats]

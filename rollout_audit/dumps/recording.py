@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_audit.dumps.fields import TRAINING
-from rollout_audit.dumps.native import list_column, native_field, native_file
+from rollout_audit.dumps.native import lacks_training, list_column, native_field, native_file
 from rollout_audit.errors import DumpError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _lists(
 
 def write_recorded(batch: Recorded, path: Path) -> None:
     """Write the file, or none."""
-    with native_file(path, batch.fields, batch.lacks_training) as writer:
+    with native_file(path, batch.fields, lacks_training(batch.lacks_training)) as writer:
         writer.write_table(pa.Table.from_arrays(list(batch.columns), schema=pa.schema(batch.fields)))
 
 

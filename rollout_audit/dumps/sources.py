@@ -34,10 +34,9 @@ def _parquet(file: DumpFile, _layout: str | None) -> Source:
 
 
 def _safetensors(file: DumpFile, layout: str | None) -> Source:
-    from rollout_audit.dumps.stores import SafetensorsStore
     from rollout_audit.dumps.tensors import TensorSource
 
-    return TensorSource(file, SafetensorsStore(file), layout)
+    return TensorSource.of(file, layout)
 
 
 def _npz(file: DumpFile, layout: str | None) -> Source:

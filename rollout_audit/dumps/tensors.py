@@ -11,6 +11,7 @@ from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_w
 from rollout_audit.dumps.fields import FIELDS
 from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, response_places
 from rollout_audit.dumps.naming import step_in_metadata
+from rollout_audit.dumps.stores import SafetensorsStore
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class TensorSource:
         self._mask = mask_column(self._layout, self._tensors)
         with store.opened() as stored:
             self._offsets, self._width = self._read_rows(stored, self._layout)
+
+    @classmethod
+    def of(cls, file: DumpFile, layout: str | None) -> TensorSource:
+        """A safetensors file."""
+        return cls(file, SafetensorsStore(file), layout)
 
     @property
     def fields(self) -> Mapping[str, str]:
@@ -100,6 +106,23 @@ class TensorSource:
             numbers = np.arange(first, last, dtype=np.int64)
             with self._store.opened() as stored:
                 yield Batch(numbers, self._slice(stored, columns, first, last))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As the rollout's log-probs are stored."""
+        return self._lead.shape
+
+    @property
+    def row_ends(self) -> NDArray[np.int64] | None:
+        """[rows + 1] where packed rows begin and end; None where the tensor is padded."""
+        return self._offsets if self._width is None else None
+
+    def places(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[tokens] place of each token of these rows in the flat tensor, and [rows + 1] where rows begin and end."""
+        with self._store.opened() as stored:
+            offsets, kept = self._kept(stored, first, last)
+        start = int(self._offsets[first]) if self._width is None else first * self._width
+        return start + (np.arange(int(offsets[-1])) if kept is None else np.flatnonzero(kept)), offsets
 
     def _cuts(self, chunk_tokens: int) -> Iterator[tuple[int, int]]:
         """Row ranges of about `chunk_tokens` stored elements, padding included."""

@@ -9,6 +9,7 @@ from rollout_audit.reports.causes import causes_blocks
 from rollout_audit.reports.correction_table import correction_table
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.findings import dropped_table, findings_table
+from rollout_audit.reports.log_table import log_blocks
 from rollout_audit.reports.mismatch_table import mismatch_blocks
 from rollout_audit.reports.records import primary_pair, report_records
 from rollout_audit.reports.step_table import step_table
@@ -43,6 +44,8 @@ def _blocks(report: Report, gates: Sequence[str]) -> Iterator[Block]:
         yield findings_table(report.findings)
     if report.dropped:
         yield dropped_table(report.dropped)
+    if report.log is not None:
+        yield from log_blocks(report.log)
     if len(report.steps) > 1:
         yield step_table(report)
     yield from mismatch_blocks(report)
@@ -63,6 +66,8 @@ def _preamble(report: Report) -> Iterator[str]:
     )
     if report.length_trap is not None:
         yield report.length_trap.sentence
+    if report.log is not None:
+        yield report.log.sentence
 
 
 def _tokens_text(report: Report) -> str:

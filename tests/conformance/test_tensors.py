@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.numpy import load_file
 
+import rollout_audit as ra
 from rollout_audit.corrections.direct import apply
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.trainers.registry import get_trainer
@@ -40,5 +42,19 @@ def test_weights_and_masks_agree(case: str) -> None:
         applied = apply(trainer.correction(trainer.configure(entry["config"])), tokens)
         weights, kept = np.zeros(mask.shape), np.zeros(mask.shape, bool)
         weights[mask], kept[mask] = applied.normalised.numpy(), applied.kept.numpy()
+        np.testing.assert_allclose(weights, stored[entry["weights"]], rtol=1e-6, atol=1e-8)
+        np.testing.assert_array_equal(kept, stored[entry["mask"]].astype(bool))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_written_agrees(case: str, tmp_path: Path) -> None:
+    dump = ra.open_dump(HERE / "dumps" / case)
+    stored = load_file(HERE / "tensors" / f"{case}.safetensors")
+    for i, entry in enumerate(json.loads((HERE / "tensors" / f"{case}.json").read_text())):
+        written = ra.write_correction(dump, entry["config"], tmp_path / str(i), trainer="verl")
+        table = pq.read_table(tmp_path / str(i) / written.files[0])
+        weights, kept = (
+            table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in ("weights", "mask")
+        )
         np.testing.assert_allclose(weights, stored[entry["weights"]], rtol=1e-6, atol=1e-8)
         np.testing.assert_array_equal(kept, stored[entry["mask"]].astype(bool))

@@ -25,7 +25,7 @@ __all__ = ["FIGURES", "Draw", "Drawn", "draw_all"]
 Draw = Callable[["Report"], "Figure | None"]
 _NAMES = (
     "steps", "pairs", "log_ratio", "density", "presets", "sweep", "frontier", "heat_map", "rejection", "length",
-    "profiles", "sequences",
+    "profiles", "sequences", "logged",
 )  # fmt: skip
 
 

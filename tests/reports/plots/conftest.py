@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,8 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_audit.audit.analyze import analyze
+from rollout_audit.audit.dialect import trainer_metrics
+from rollout_audit.audit.logged import compare
 from rollout_audit.audit.report import Report
 from rollout_audit.dumps.dump import open_dump
+from rollout_audit.dumps.logs import Log
 
 DUMPS = Path(__file__).parents[2] / "conformance" / "dumps"
 EDGE_CASES = ("one_token", "single_tokens", "identical", "all_rejected", "beyond_safety_bound")
@@ -43,11 +47,18 @@ def audited() -> Callable[[str], Report]:
 
 @pytest.fixture(scope="session")
 def ageing(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Six steps: the log-ratios spread wider with the sampler's age, 0 2 4 0 2 4, and three log-probs are there."""
+    """Six steps: the log-ratios spread wider with the sampler's age, 0 2 4 0 2 4, and three log-probs are there.
+
+    The log that goes with it says twice the KL at step 3, and no number at step 4.
+    """
     folder = tmp_path_factory.mktemp("ageing")
     for step in range(6):
         pq.write_table(_step(step), folder / f"step_{step}.parquet")
-    return analyze(open_dump(str(folder)), workers=1)
+    dump = open_dump(str(folder))
+    by_step = trainer_metrics(dump, "verl", {}, per_step=True)
+    kl = {step: float(metrics["rollout_corr/kl"] or 0) for step, metrics in by_step.items()}
+    log = Log(("run.jsonl",), ("step",), {"rollout_corr/kl": kl | {3: 2 * kl[3], 4: math.nan}})
+    return analyze(dump, workers=1).with_log(compare(by_step, log, trainer="verl"))
 
 
 def _step(step: int) -> pa.Table:

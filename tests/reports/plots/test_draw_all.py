@@ -50,7 +50,9 @@ def test_a_figure_that_fails_while_saved_leaves_no_file(audited: Audited, tmp_pa
 
 def test_a_report_from_json_has_the_pictures_that_need_no_arrays(ageing: Report, tmp_path: Path) -> None:
     report = Report.model_validate_json(ageing.to_json())
-    assert [name for name, draw in FIGURES.items() if draw(report) is not None] == ["steps", "pairs", "presets"]
+    assert [name for name, draw in FIGURES.items() if draw(report) is not None] == [
+        "steps", "pairs", "presets", "logged",
+    ]  # fmt: skip
     assert draw_all(report, tmp_path, {"density": FIGURES["density"]}).written == ()
 
 

@@ -61,7 +61,7 @@ def limit_lines(axes: Axes) -> list[float]:
 def test_every_figure_draws_every_edge_case_and_states_one_finding(name: str, edge_report: Report) -> None:
     figure = FIGURES[name](edge_report)
     agreeing = edge_report.overall["log_prob_diff_abs_max"] == 0.0
-    if name == "pairs" or (agreeing and name in ("heat_map", "rejection")):
+    if name in ("pairs", "logged") or (agreeing and name in ("heat_map", "rejection")):
         assert figure is None
         return
     assert figure is not None
@@ -419,3 +419,21 @@ class TestLength:
         growth, ess = drawn("length", audited("one_token")).axes
         assert "too few responses" in words(ess)
         assert "far" not in lines(growth)
+
+
+class TestLogged:
+    def test_it_shows_both_values_and_where_they_depart(self, ageing: Report) -> None:
+        figure = drawn("logged", ageing)
+        assert ageing.log is not None
+        assert title(figure) == "The log departs from the dump first at step 3, in rollout_corr/kl"
+        assert "2 of 6 values" in subtitle(figure)
+        (axes,) = figure.axes
+        logged, recomputed = [np.asarray(line.get_ydata()) for line in axes.lines if len(line.get_xdata()) == 6]
+        (one,) = [one for one in ageing.log.metrics if one.departing]
+        np.testing.assert_array_equal(recomputed, one.recomputed)
+        np.testing.assert_array_equal(logged / recomputed, [1, 1, 1, 2, math.nan, 1])
+        assert [np.asarray(line.get_xdata())[0] for line in axes.lines if len(line.get_xdata()) == 2] == [3]
+
+    def test_without_a_departure_there_is_none(self, ageing: Report) -> None:
+        assert ageing.log is not None
+        assert FIGURES["logged"](ageing.with_log(ageing.log.model_copy(update={"departing": 0}))) is None

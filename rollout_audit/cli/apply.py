@@ -1,0 +1,114 @@
+"""`rollout-audit apply`: the weights and masks themselves."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.options import (
+    CHUNK_TOKENS,
+    TRAINERS_HELP,
+    ChunkTokens,
+    Dumps,
+    InputFormat,
+    Join,
+    Layout,
+    Limit,
+    Maps,
+    OnFault,
+    OnFaultName,
+    Output,
+    Quiet,
+    Steps,
+)
+from rollout_audit.cli.parsing import parse_maps, parse_steps
+from rollout_audit.cli.reference import one_correction
+
+__all__ = ["APPLY_EPILOG", "apply"]
+
+APPLY_EPILOG = """\b
+Examples:
+  rollout-audit apply run/dumps --preset decoupled_seq_is_rs --out run/weights
+  rollout-audit apply run/dumps --trainer verl --config run.yaml --out run/weights
+  rollout-audit apply batch.safetensors --layout trl --trainer trl --out run/weights
+"""
+
+Out = Annotated[
+    str,
+    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False),
+]
+PresetName = Annotated[
+    str | None,
+    typer.Option("--preset", metavar="NAME", envvar="ROLLOUT_AUDIT_PRESET", help="A preset.", show_default=False),
+]
+TrainerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help=f"A trainer's own configuration. {TRAINERS_HELP}",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|JSON",
+        envvar="ROLLOUT_AUDIT_CONFIG",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
+        show_default="the trainer's defaults",
+    ),
+]
+
+
+def apply(
+    dumps: Dumps,
+    out: Out,
+    preset: PresetName = None,
+    trainer: TrainerName = None,
+    config: Config = None,
+    field_map: Maps = None,
+    input_format: InputFormat = None,
+    layout: Layout = None,
+    join: Join = None,
+    steps: Steps = None,
+    limit: Limit = None,
+    on_fault: OnFault = OnFaultName.STOP,
+    chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    output: Output = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the weights and masks of a correction, a file a file, row for row."""
+    fields, span = parse_maps(field_map), parse_steps(steps)
+    correction = one_correction(preset, trainer, config)
+
+    from rollout_audit.audit.apply_files import write_correction
+    from rollout_audit.audit.selection import config_text, config_warnings
+    from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.dumps.target import check_target
+    from rollout_audit.reports.applied import applied_document
+    from rollout_audit.reports.figures import amount
+    from rollout_audit.reports.terminal import emit
+
+    check_target(out)
+    if trainer is not None:
+        say(config_text(trainer, correction), quiet=quiet)
+        for warning in config_warnings(trainer, correction):
+            say(f"warning: {warning}", quiet=quiet)
+    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    with progress(dump.total_rows, quiet=quiet) as advance:
+        written = write_correction(
+            dump,
+            correction,
+            out,
+            trainer=trainer,
+            on_fault=on_fault.value,
+            steps=span,
+            limit=limit,
+            chunk_tokens=chunk_tokens,
+            on_progress=advance,
+        )
+    emit(applied_document(written), output.value if output else None)
+    say(f"wrote {written.folder} ({amount(len(written.files), 'file')})", quiet=quiet)

@@ -1,0 +1,48 @@
+"""`rollout-audit apply`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+
+def test_it_writes_and_sums_up(dump: Path, tmp_path: Path, run: Any) -> None:
+    result = run("apply", dump, "--preset", "decoupled_k3_rs", "--out", tmp_path / "w", "--format", "json")
+    assert result.code == 0
+    found = json.loads(result.out)
+    masks = [
+        m for name in found["files"] for row in pq.read_table(tmp_path / "w" / name)["mask"].to_pylist() for m in row
+    ]
+    assert len(found["files"]) == 3
+    assert (found["tokens"], found["kept_tokens"]) == (len(masks), sum(masks))
+    assert f"wrote {tmp_path / 'w'} (3 files)" in result.err
+
+
+def test_a_trainers_configuration_is_echoed(dump: Path, tmp_path: Path, run: Any) -> None:
+    result = run("apply", dump, "--trainer", "verl", "--config", "rollout_is=token", "--out", tmp_path / "w")
+    assert result.code == 0
+    assert "token weight capped at 2" in result.out
+    assert "verl 2026-08 reads: token weight capped at 2" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "which correction? give --preset NAME, or --trainer NAME with --config"),
+        (["--preset", "seq_rs", "--trainer", "verl"], "--preset and --trainer both name the correction"),
+        (["--config", "{}"], "--config needs --trainer"),
+        (["--preset", "decoupled_tokn_is"], "did you mean"),
+    ],
+)
+def test_what_is_no_correction_is_one_line(
+    arguments: list[str], message: str, dump: Path, tmp_path: Path, run: Any
+) -> None:
+    result = run("apply", dump, *arguments, "--out", tmp_path / "w")
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert not (tmp_path / "w").exists()

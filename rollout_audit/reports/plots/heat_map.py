@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator
 from numpy.typing import NDArray
 
@@ -158,7 +159,9 @@ def _contours(axes: Axes, x: Array, masked: Array) -> None:
         if not len(below) or below[0] == 0:
             continue
         place = float(np.sqrt(x[below[0]] * x[below[0] - 1]))
-        axes.axvline(place, color=ORANGE, lw=1.6, zorder=3)
+        axes.axvline(
+            place, color=ORANGE, lw=1.6, zorder=3, path_effects=[withStroke(linewidth=3.4, foreground="white")]
+        )
         axes.annotate(
             f"{100 * share:.0f}%", (place, 0.985), xycoords=("data", "axes fraction"), xytext=(side, 0), color=AMBER,
             textcoords="offset points", ha="left" if side > 0 else "right", va="top", fontsize=SMALL,

@@ -32,7 +32,7 @@ _RATIO_OF_AGGREGATION = {
     Aggregation.SEQ_SUM: "product ratio of the sequence",
     Aggregation.SEQ_MEAN: "geometric ratio of the sequence",
     Aggregation.SEQ_MAX: "every ρ of the sequence",
-    Aggregation.SEQ_MIN: "some ρ of the sequence",
+    Aggregation.SEQ_MIN: "every ρ of the sequence",
     Aggregation.SEGMENT_MEAN: "geometric ratio of the segment",
     Aggregation.BATCH_MEAN: "geometric ratio of the batch",
 }
@@ -110,12 +110,20 @@ def _rule_interval(rule: Rule) -> str:
     if rule.by_batch:
         return _batch_text(rule)
     where = _RATIO_OF_AGGREGATION[rule.aggregation]
+    if not _binds_all(rule):
+        return f"{rule.name} {_bounds_text(rule)}"
     if rule.statistic in (Statistic.K1, Statistic.RATIO):
         return f"{where} {_ratio_bounds(rule)}"
     by_token = rule.aggregation in (Aggregation.TOKEN, Aggregation.SEQ_MAX)
     if by_token and rule.upper is not None and rule.lower is None and rule.statistic in _CONVEX:
         return f"{where} {_token_ratios(rule.statistic, rule.upper)}"
     return f"{rule.name} {_bounds_text(rule)}"
+
+
+def _binds_all(rule: Rule) -> bool:
+    """Whether the bounds hold for each token as they do for the extreme: a largest value has no floor to share."""
+    free = {Aggregation.SEQ_MAX: rule.lower, Aggregation.SEQ_MIN: rule.upper}
+    return free.get(rule.aggregation) is None
 
 
 def _ratio_bounds(rule: Rule) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rollout_audit.audit.report import HealthVerdict, Report
 from rollout_audit.reports.causes import causes_blocks
-from rollout_audit.reports.correction_table import correction_table
+from rollout_audit.reports.correction_table import correction_tables
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.findings import dropped_table, findings_table
 from rollout_audit.reports.log_table import log_blocks
@@ -49,7 +49,7 @@ def _blocks(report: Report, gates: Sequence[str]) -> Iterator[Block]:
     if len(report.steps) > 1:
         yield step_table(report)
     yield from mismatch_blocks(report)
-    yield correction_table(report)
+    yield from correction_tables(report)
     yield from (table for table in (best_table(report), sweep_table(report)) if table is not None)
     yield from worst_tables(report)
     yield Note("")

@@ -188,12 +188,29 @@ def test_bounds_that_act_only_outside_a_rule() -> None:
             Correction(
                 Weight(Level.GEOMETRIC, Bound.CLIP, 0.9, 5.0, outside=Rule(Statistic.RATIO, Aggregation.SEQ_MAX, 0.9))
             ),
-            "geometric weight clipped into [0.9, 5] only outside every ρ of the sequence ≥ 0.9",
+            "geometric weight clipped into [0.9, 5] only outside seq_max_ratio ≥ 0.9",
         ),
     ],
 )
 def test_each_says_in_words_what_it_does(correction: Correction, text: str) -> None:
     assert describe(correction) == text
+
+
+@pytest.mark.parametrize(
+    ("statistic", "aggregation", "lower", "upper", "text"),
+    [
+        (Statistic.RATIO, Aggregation.SEQ_MIN, 1e-4, None, "every ρ of the sequence ≥ 0.0001"),
+        (Statistic.RATIO, Aggregation.SEQ_MAX, None, 100.0, "every ρ of the sequence ≤ 100"),
+        (Statistic.K1, Aggregation.SEQ_MIN, -LN2, None, "every ρ of the sequence ≤ 2"),
+        (Statistic.K1, Aggregation.SEQ_MAX, None, LN2, "every ρ of the sequence ≥ 0.5"),
+        (Statistic.RATIO, Aggregation.SEQ_MAX, 0.5, None, "seq_max_ratio ≥ 0.5"),
+        (Statistic.RATIO, Aggregation.SEQ_MIN, 0.5, 2.0, "seq_min_ratio in [0.5, 2]"),
+    ],
+)
+def test_only_bounds_that_hold_for_every_token_are_said_of_every_token(
+    statistic: Statistic, aggregation: Aggregation, lower: float | None, upper: float | None, text: str
+) -> None:
+    assert effective_intervals(Correction(rules=(Rule(statistic, aggregation, lower, upper),))) == [text]
 
 
 def test_effective_interval_of_the_exchanged_k3() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import CorrectionReport, Report
+from rollout_audit.reports.alike import trainer_of
 from rollout_audit.reports.plots.evidence import pictures_of
 from rollout_audit.reports.plots.style import (
     BLUE,
@@ -29,17 +31,21 @@ from rollout_audit.reports.plots.style import (
 from rollout_audit.reports.plots.wording import counted, percent, plain
 from rollout_audit.reports.plots.zones import paint_zones, zones
 
-__all__ = ["draw", "on_frontier", "spread_out"]
+__all__ = ["MOST_LABELS", "draw", "on_frontier", "spread_out"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 LEVELS = {"token": "Token weights", "sequence": "Sequence weights"}
 MARKS = {"truncate": (BLUE, "o"), "clip": (ORANGE, "s"), "mask": (GREEN, "^")}
+SIGNS = {"o": "●", "s": "■", "^": "▲"}
 PRESETS_AT_TWO = ("decoupled_token_is", "decoupled_seq_is")
+LEADER = {"arrowstyle": "-", "color": GREY, "lw": 0.6, "shrinkB": 4, "relpos": (0, 0.5)}
 LEAST_SPAN = 0.01
 LABEL_GAP = 0.1
 """share of a panel's height"""
+MOST_LABELS = 7
+"""names beside a panel; the other presets are small"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def draw(report: Report) -> Figure | None:
         return None
     figure = new_figure(6.4, _finding(report), _subtitle(report))
     for axes, (level, title) in zip(figure.subplots(2, 1), LEVELS.items(), strict=True):
-        _draw_level(axes, title, _Cloud.of(pictures.sweep, level), _presets(report, level), report)
+        _draw_level(axes, title, _Cloud.of(pictures.sweep, level), _places(report, level), report)
     return figure
 
 
@@ -93,18 +99,43 @@ def spread_out(places: Sequence[float], gap: float) -> list[float]:
     return [float(x) for x in back]
 
 
-def _presets(report: Report, level: str) -> list[tuple[str, float, float]]:
-    """Names, mass lost and ess of the presets of the report's mode; equal ones share a place."""
-    places: dict[tuple[float, float], list[str]] = {}
-    for correction in report.corrections:
+@dataclass(frozen=True)
+class _Place:
+    """Where one or several presets stand, under the name that a reader looks for first."""
+
+    corrections: tuple[CorrectionReport, ...]
+    lost: float
+    ess: float
+
+    @property
+    def label(self) -> str:
+        name, more = plain(self.corrections[0].name, 40), len(self.corrections) - 1
+        return f"{name} +{more}" if more else name
+
+
+def _places(report: Report, level: str) -> list[_Place]:
+    """Of the presets of the report's mode: the reference's, its trainer's, those that none beats, the others."""
+    reference = next((c for c in report.corrections if c.name == report.settings.reference), report.corrections[0])
+    found = _at_their_places(sorted(report.corrections, key=lambda c: _importance(c, reference)), level, report)
+    lost, ess = (np.array([getattr(place, name) for place in found], dtype=np.float64) for name in ("lost", "ess"))
+    unbeaten = [found[i] for i in on_frontier(lost, ess)]
+    return sorted(found, key=lambda p: min(_importance(p.corrections[0], reference), 3 - (p in unbeaten)))
+
+
+def _importance(correction: CorrectionReport, reference: CorrectionReport) -> int:
+    if correction is reference:
+        return 0
+    return 1 if trainer_of(correction) == trainer_of(reference) else 3
+
+
+def _at_their_places(corrections: Sequence[CorrectionReport], level: str, report: Report) -> list[_Place]:
+    places: dict[tuple[float, float], list[CorrectionReport]] = {}
+    for correction in corrections:
         lost, ess = correction.stages.bounded.get("mass_lost"), correction.stages.kept.get("ess")
-        if _shown(correction, report, level) and lost is not None and ess is not None:
-            places.setdefault((round(lost, 6), round(ess, 6)), []).append(plain(correction.name, 40))
-    return [("\n".join(names), *place) for place, names in places.items()]
-
-
-def _shown(correction: CorrectionReport, report: Report, level: str) -> bool:
-    return correction.mode == report.settings.mode and correction.settings["level"] == level
+        shown = correction.mode == report.settings.mode and correction.settings["level"] == level
+        if shown and lost is not None and ess is not None:
+            places.setdefault((round(lost, 6), round(ess, 6)), []).append(correction)
+    return [_Place(tuple(found), *place) for place, found in places.items()]
 
 
 def _finding(report: Report) -> str:
@@ -127,15 +158,13 @@ def _subtitle(report: Report) -> str:
     lost = report.sweep.max_mass_lost if report.sweep else 0.0
     return (
         f"Of {counted(points, 'configuration')} those with such weights, the dump as one batch; upper left is better. "
-        f"Bold: frontier of the weights without rejection. Grey: under a sequence rule. Diamonds: presets. "
-        f"Dotted: {100 * lost:g}% of the weight."
+        f"Bold: frontier of the weights without rejection. Grey: under a sequence rule. Diamonds: presets, "
+        f"+n: as many more stand there, small: not named. Dotted: {100 * lost:g}% of the weight."
     )
 
 
-def _draw_level(
-    axes: Axes, title: str, cloud: _Cloud, presets: Sequence[tuple[str, float, float]], report: Report
-) -> None:
-    heading(axes, title, [(bound, colour) for bound, (colour, _) in MARKS.items()])
+def _draw_level(axes: Axes, title: str, cloud: _Cloud, presets: Sequence[_Place], report: Report) -> None:
+    heading(axes, title, [(f"{SIGNS[mark]} {bound}", colour) for bound, (colour, mark) in MARKS.items()])
     if not cloud.bare.any():
         axes.set_axis_off()
         note(axes, "no point has a figure")
@@ -151,13 +180,13 @@ def _draw_level(
     axes.plot(lost[best], ess[best], color=INK, lw=2, drawstyle="steps-post", marker=mark, zorder=2.5, label="frontier")
     if report.sweep is not None:
         axes.axvline(report.sweep.max_mass_lost, color=INK, lw=1.0, ls="dotted", zorder=1.5)
-    _label_presets(axes, presets)
+    _draw_presets(axes, presets)
 
 
-def _frame(axes: Axes, cloud: _Cloud, best: NDArray[np.int64], presets: Sequence[tuple[str, float, float]]) -> None:
+def _frame(axes: Axes, cloud: _Cloud, best: NDArray[np.int64], presets: Sequence[_Place]) -> None:
     """As far as the frontier and the presets go: what lies beyond loses more and keeps less."""
-    right = 1.1 * max(0.025, float(cloud.lost[cloud.bare][best].max()), *(x for _, x, _ in presets))
-    ess = np.concatenate([cloud.ess[cloud.lost <= right], [y for _, _, y in presets]])
+    right = 1.16 * max(0.025, float(cloud.lost[cloud.bare][best].max()), *(place.lost for place in presets))
+    ess = np.concatenate([cloud.ess[cloud.lost <= right], [place.ess for place in presets]])
     low, high = float(ess.min()), float(ess.max())
     room = 0.06 * (high - low) if high - low > LEAST_SPAN else LEAST_SPAN
     axes.set_xlim(-0.03 * right, right)
@@ -168,15 +197,19 @@ def _frame(axes: Axes, cloud: _Cloud, best: NDArray[np.int64], presets: Sequence
     paint_zones(axes, zones("ess"), "y")
 
 
-def _label_presets(axes: Axes, presets: Sequence[tuple[str, float, float]]) -> None:
+def _draw_presets(axes: Axes, presets: Sequence[_Place]) -> None:
     """Diamonds, and leader lines to names beside the panel that keep apart whatever the points do."""
     low, high = axes.get_ylim()
-    shares = [(y - low) / (high - low) for _, _, y in presets]
-    lines = max((name.count("\n") for name, _, _ in presets), default=0) + 1
-    for (name, x, y), place in zip(presets, spread_out(shares, LABEL_GAP * lines), strict=True):
-        axes.plot([x], [y], marker="D", ms=6.5, mfc="white", mec=ZONE_INK["critical"], mew=1.6, ls="", zorder=4)
+    look: dict[str, Any] = {"marker": "D", "mfc": "white", "mec": ZONE_INK["critical"], "ls": ""}
+    for place in presets[MOST_LABELS:]:
+        axes.plot([place.lost], [place.ess], ms=3.5, mew=1.0, zorder=3.8, **look)
+    named = presets[:MOST_LABELS]
+    shares = [(place.ess - low) / (high - low) for place in named]
+    for place, height in zip(named, spread_out(shares, LABEL_GAP), strict=True):
+        axes.plot([place.lost], [place.ess], ms=6.5, mew=1.6, zorder=4, **look)
         axes.annotate(
-            name, (x, y), xytext=(1.03, place), textcoords="axes fraction", fontsize=SMALL, color=INK, va="center",
-            arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.6, "shrinkB": 4}, annotation_clip=False, zorder=3,
+            place.label, (place.lost, place.ess), xytext=(1.03, height), textcoords="axes fraction", fontsize=SMALL,
+            arrowprops=LEADER, annotation_clip=False, zorder=3,
+            color=INK, va="center",
         )  # fmt: skip
     axes.axhline(1.0, color=RULE, lw=0.8, zorder=0.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator
 from numpy.typing import NDArray
 
@@ -27,6 +29,8 @@ JOINED = " + "
 MASKED = (0.1, 0.3)
 LARGEST_RATIO = 9.2
 """log of the largest band of a ratio that is drawn, 10,000"""
+ROOM_ABOVE = 0.14
+"""For the shares masked, of the height of the cells"""
 _LIGHT_TO_DARK = LinearSegmentedColormap.from_list("ess", ["#F4F8FC", "#9CC4E4", "#3C86BE", "#0B3C68"])
 
 
@@ -82,7 +86,8 @@ def draw(report: Report) -> Figure | None:
     rows = -(-len(shown) // 2)
     figure = new_figure(2.3 * rows + 0.4, _finding(found, report.sweep), _subtitle(found, report.sweep))
     panels = list(figure.subplots(rows, 2, squeeze=False).flat)
-    meshes = [_draw_grid(axes, grid, report.sweep) for axes, grid in zip(panels, shown, strict=False)]
+    palest = _palest(shown)
+    meshes = [_draw_grid(axes, grid, report.sweep, palest) for axes, grid in zip(panels, shown, strict=False)]
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
     bar = figure.colorbar(meshes[0], ax=panels, shrink=0.7, pad=0.02)
@@ -116,7 +121,13 @@ def _subtitle(found: Sequence[Grid], limits: SweepReport) -> str:
     )
 
 
-def _draw_grid(axes: Axes, grid: Grid, limits: SweepReport) -> QuadMesh:
+def _palest(shown: Sequence[Grid]) -> float:
+    """The tenth below the least ess: where all are high a scale from 0 would hide what differs."""
+    least = min(float(np.nanmin(grid.figures["ess"])) for grid in shown)
+    return min(math.floor(10 * least) / 10, 0.9)
+
+
+def _draw_grid(axes: Axes, grid: Grid, limits: SweepReport, palest: float) -> QuadMesh:
     heading(axes, grid.family)
     ratio = grid.rule.endswith("k1")
     bounds = np.exp(np.minimum(grid.thresholds, LARGEST_RATIO)) - 1.0 if ratio else grid.thresholds
@@ -125,9 +136,10 @@ def _draw_grid(axes: Axes, grid: Grid, limits: SweepReport) -> QuadMesh:
     rows = np.arange(len(grid.caps))
     edges, ess = _edges(x), grid.figures["ess"][:, drawn]
     mesh = axes.pcolormesh(
-        edges, np.arange(len(rows) + 1) - 0.5, np.ma.masked_invalid(ess), cmap=_LIGHT_TO_DARK, vmin=0.0, vmax=1.0
+        edges, np.arange(len(rows) + 1) - 0.5, np.ma.masked_invalid(ess), cmap=_LIGHT_TO_DARK, vmin=palest, vmax=1.0
     )
     axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(-0.5, len(rows) - 0.5 + ROOM_ABOVE * len(rows))
     log_axis(axes, "x")
     axes.set_xlabel("T − 1 of the band 1/T to T" if ratio else "largest statistic that is kept")
     axes.yaxis.set_major_locator(FixedLocator(rows.tolist()))
@@ -147,9 +159,11 @@ def _contours(axes: Axes, x: Array, masked: Array) -> None:
         if not len(below) or below[0] == 0:
             continue
         place = float(np.sqrt(x[below[0]] * x[below[0] - 1]))
-        axes.axvline(place, color=ORANGE, lw=1.6, zorder=3)
+        axes.axvline(
+            place, color=ORANGE, lw=1.6, zorder=3, path_effects=[withStroke(linewidth=3.4, foreground="white")]
+        )
         axes.annotate(
-            f"{100 * share:.0f}%", (place, 0.97), xycoords=("data", "axes fraction"), xytext=(side, 0), color=AMBER,
+            f"{100 * share:.0f}%", (place, 0.985), xycoords=("data", "axes fraction"), xytext=(side, 0), color=AMBER,
             textcoords="offset points", ha="left" if side > 0 else "right", va="top", fontsize=SMALL,
             path_effects=HALO, zorder=5,
         )  # fmt: skip

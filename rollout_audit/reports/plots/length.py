@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -31,10 +32,15 @@ from rollout_audit.statistics.length import DEVIATIONS, LEAST_ESS_SEQ, LengthFit
 __all__ = ["draw"]
 
 Array = NDArray[np.float64]
+Side = Literal["left", "right"]
 
 FLOOR = 1e-3
 """The least |Σd| that is drawn; smaller ones stand there"""
 POINTS = 200
+ROOM_RIGHT = 3.2
+"""How far the axis reaches past the last mark, for its name"""
+ROOM_LEFT = 3
+"""Tokens from which a name fits on the left of its mark"""
 FARTHEST_DRAWN = 300.0
 """How many times the longest response the axis reaches at most"""
 
@@ -78,7 +84,7 @@ def _subtitle(report: Report, trap: LengthTrap) -> str:
 def _right_end(trap: LengthTrap) -> float:
     marked = [trap.clamp_length, trap.typical_clamp_length, trap.ess_length]
     most = max([float(trap.longest), *(float(n) for n in marked if n is not None)])
-    return 1.6 * min(most, max(FARTHEST_DRAWN * trap.longest, 10.0))
+    return ROOM_RIGHT * min(most, max(FARTHEST_DRAWN * trap.longest, 10.0))
 
 
 def _fit(trap: LengthTrap) -> LengthFit:
@@ -103,7 +109,18 @@ def _draw_growth(axes: Axes, tokens: Array, total: Array, trap: LengthTrap, righ
     low = min(max(FLOOR, float(np.quantile(total, 0.02)) / 2), SAFETY_CLAMP / 4)
     axes.set_ylim(low, max(4 * SAFETY_CLAMP, 1.5 * float(total.max())))
     log_axis(axes, "y")
-    axes.plot(tokens, np.maximum(total, low), ls="", marker="o", ms=3.5, color=BLUE, alpha=0.45, mew=0, label="rows")
+    axes.plot(
+        tokens,
+        np.maximum(total, low),
+        ls="",
+        marker="o",
+        ms=3.5,
+        color=BLUE,
+        alpha=0.45,
+        mew=0,
+        label="rows",
+        clip_on=False,
+    )
     if fit.drift:
         axes.plot(n, np.where(mean > low, mean, np.nan), color=INK, lw=1.2, ls="dashed", label="mean")
     if np.isfinite(far).all() and far.any():
@@ -113,8 +130,8 @@ def _draw_growth(axes: Axes, tokens: Array, total: Array, trap: LengthTrap, righ
         "±20 clamp", (0.9, SAFETY_CLAMP), xytext=(0, 3), textcoords="offset points", fontsize=SMALL,
         color=ZONE_INK["critical"], path_effects=HALO,
     )  # fmt: skip
-    _mark(axes, trap.clamp_length, right, 0.2)
-    _mark(axes, trap.typical_clamp_length, right, 0.03, "typical ")
+    _mark(axes, trap.clamp_length, right, 0.03, side="left")
+    _mark(axes, trap.typical_clamp_length, right, 0.03, word="typical\n")
 
 
 def _draw_ess(axes: Axes, trap: LengthTrap, right: float) -> None:
@@ -141,20 +158,20 @@ def _draw_ess(axes: Axes, trap: LengthTrap, right: float) -> None:
     _mark(axes, trap.ess_length, right, 0.9)
 
 
-def _mark(axes: Axes, length: int | None, right: float, height: float, word: str = "") -> None:
-    """An upright line at a length, with its number on the side that has room."""
+def _mark(axes: Axes, length: int | None, right: float, height: float, *, word: str = "", side: Side = "right") -> None:
+    """An upright line at a length, with its number beside it; at the left end there is room on the right alone."""
     if length is None:
         return
     if length > right:
         axes.annotate(
-            f"{word}{length:,} →", (0.99, height), xycoords="axes fraction", ha="right", fontsize=SMALL, color=GREY,
-            path_effects=HALO,
+            f"{word.strip()} {length:,} →", (0.99, height), xycoords="axes fraction", ha="right", fontsize=SMALL,
+            color=GREY, path_effects=HALO,
         )  # fmt: skip
         return
     axes.axvline(length, color=INK, lw=1.0, ls="dotted")
-    late = math.log(length) > 0.6 * math.log(right)
+    left = side == "left" and length > ROOM_LEFT
     axes.annotate(
-        f"{word}{length:,}", (length, height), xycoords=("data", "axes fraction"), xytext=(-4 if late else 4, 0),
-        textcoords="offset points", ha="right" if late else "left", fontsize=SMALL, color=INK, path_effects=HALO,
+        f"{word}{length:,}", (length, height), xycoords=("data", "axes fraction"), xytext=(-4 if left else 4, 0),
+        textcoords="offset points", ha="right" if left else "left", fontsize=SMALL, color=INK, path_effects=HALO,
         zorder=5,
     )  # fmt: skip

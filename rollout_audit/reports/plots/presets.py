@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from rollout_audit.audit.report import CorrectionReport, Report
+from rollout_audit.reports.alike import Group, alike, equals
 from rollout_audit.reports.plots.style import (
     BLUE,
     GREY,
@@ -35,20 +36,27 @@ _GROUP_GAP = 1.3
 
 
 def draw(report: Report) -> Figure | None:
-    """One row a preset: effective sample size, tokens and sequences that it removes."""
+    """One row a preset and those that come to the same: effective sample size, tokens and sequences that it removes."""
     if not report.corrections or not report.steps:
         return None
-    corrections = in_order(report.corrections)
+    groups = {group[0].name: group for group in alike(_reference_first(report))}
+    corrections = in_order([group[0] for group in groups.values()])
     places = _places(corrections)
-    figure = new_figure(ROW_HEIGHT * (places[-1] + 2) + 0.9, _finding(corrections), _subtitle(report))
+    height = ROW_HEIGHT * (places[-1] + 2) + 0.9
+    figure = new_figure(height, _finding(report.corrections), _subtitle(report), _foot(list(groups.values())))
     panels = figure.subplots(1, 3, sharey=True, width_ratios=[1.4, 1, 1])
-    _names(panels[0], report, corrections, places)
+    _names(panels[0], report, [groups[c.name] for c in corrections], places)
     for axes in panels:
         _background(axes, report, corrections, places)
     _ess(panels[0], corrections, places)
     _removed(panels[1], corrections, places, "masked_fraction", "Tokens masked")
     _removed(panels[2], corrections, places, "seq_masked_fraction", "Sequences masked")
     return figure
+
+
+def _reference_first(report: Report) -> list[CorrectionReport]:
+    """So that it gives its row the name."""
+    return sorted(report.corrections, key=lambda c: c.name != report.settings.reference)
 
 
 def in_order(corrections: Sequence[CorrectionReport]) -> list[CorrectionReport]:
@@ -95,8 +103,19 @@ def _subtitle(report: Report) -> str:
     )
 
 
-def _names(axes: Axes, report: Report, corrections: Sequence[CorrectionReport], places: Sequence[float]) -> None:
-    axes.set_yticks(places, [plain(c.name, 40) for c in corrections])
+def _foot(groups: Sequence[Group]) -> str:
+    same = equals(groups)
+    return f"+n: as many more presets come to the same on this dump. {plain(same, len(same))}" if same else ""
+
+
+def _label(group: Group) -> str:
+    more = f" +{len(group) - 1}" if len(group) > 1 else ""
+    return f"{plain(group[0].name, 40)}{more}"
+
+
+def _names(axes: Axes, report: Report, groups: Sequence[Group], places: Sequence[float]) -> None:
+    corrections = [group[0] for group in groups]
+    axes.set_yticks(places, [_label(group) for group in groups])
     axes.set_ylim(places[-1] + 0.7, -0.7 - (1.0 if len({c.mode for c in corrections}) > 1 else 0.0))
     for tick, correction in zip(axes.get_yticklabels(), corrections, strict=True):
         tick.set_color(ZONE_INK.get(correction.status, INK))

@@ -129,7 +129,7 @@ def _panel(axes: Axes, title: str, lines: Mapping[str, tuple[Array, Array]], who
     values = np.concatenate([y[np.isfinite(y)] for _, y in drawn.values()] + [np.array([whole])])
     room = 0.08 * (values.max() - values.min()) or 0.05 * max(abs(whole), 1.0)
     axes.set_xlim(-0.02, 1.02)
-    axes.set_ylim(values.min() - room, values.max() + 2.2 * room)
+    axes.set_ylim(values.min() - room, values.max() + 3.0 * room)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xlabel("tokens masked")
     paint_zones(axes, zones("masked_fraction"), "x")
@@ -142,4 +142,5 @@ def _panel(axes: Axes, title: str, lines: Mapping[str, tuple[Array, Array]], who
         word, colour, style = FAMILIES[name]
         mark = "o" if np.isfinite(y).sum() == 1 else ""
         axes.plot(x, y, color=colour, lw=1.8, ls=style, marker=mark, ms=5, label=word, zorder=3)
-    axes.legend(loc="upper left", fontsize=SMALL, frameon=False, ncols=2, handlelength=2.6, borderaxespad=0.2)
+    key = axes.legend(loc="upper left", fontsize=SMALL, ncols=2, handlelength=2.6, borderaxespad=0.2)
+    key.get_frame().set(facecolor="white", edgecolor="none", alpha=0.85)

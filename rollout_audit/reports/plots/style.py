@@ -72,8 +72,9 @@ _OWN = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
 }
+_EVEN = MaxNLocator(nbins=4)
 _TITLE_SIZE, _SUBTITLE_SIZE = 13.5, 9.5
-_TITLE_WRAP, _SUBTITLE_WRAP = 84, 140
+_TITLE_WRAP, _SUBTITLE_WRAP, _FOOT_WRAP = 84, 140, 124
 _TITLE_LINE, _SUBTITLE_LINE = 0.245, 0.18
 
 
@@ -85,22 +86,27 @@ def look() -> Iterator[None]:
         yield
 
 
-def new_figure(height: float, title: str, subtitle: str) -> Figure:
+def new_figure(height: float, title: str, subtitle: str, foot: str = "") -> Figure:
     """An empty figure under a head: the finding in bold, below it what is drawn.
 
     Args:
-        height: inches below the head.
+        height: inches below the head and above the foot.
         title: one sentence.
         subtitle: what is drawn, of how many.
+        foot: a remark below everything.
     """
     titles, subtitles = _balanced(title, _TITLE_WRAP), textwrap.wrap(subtitle, _SUBTITLE_WRAP)
     head = 0.3 + _TITLE_LINE * len(titles) + _SUBTITLE_LINE * len(subtitles)
-    total = height + head
+    feet = textwrap.wrap(foot, _FOOT_WRAP)
+    below = 0.12 + _SUBTITLE_LINE * len(feet) if feet else 0.0
+    total = height + head + below
     figure = Figure(figsize=(WIDTH, total), dpi=DPI)
     FigureCanvasAgg(figure)
-    figure.set_layout_engine("constrained", rect=(0.01, 0.01, 0.98, 1 - head / total))
+    figure.set_layout_engine("constrained", rect=(0.01, 0.01 + below / total, 0.98, 1 - (head + below) / total))
     _write(figure, 0.1, titles, size=_TITLE_SIZE, weight="bold", color=INK)
     _write(figure, 0.14 + _TITLE_LINE * len(titles), subtitles, size=_SUBTITLE_SIZE, weight="normal", color=GREY)
+    if feet:
+        _write(figure, total - below, feet, size=_SUBTITLE_SIZE, weight="normal", color=GREY)
     return figure
 
 
@@ -137,7 +143,7 @@ def note(axes: Axes, text: str) -> None:
 
 
 class LogTicks(Locator):
-    """Powers of ten; where few are in view also 2 and 5 times them, within one decade finer ones too."""
+    """Powers of ten; where few are in view also 2 and 5 times them, within one decade finer ones, at last even ones."""
 
     def __call__(self) -> Sequence[float]:
         assert self.axis is not None
@@ -151,7 +157,8 @@ class LogTicks(Locator):
             stride = -(-len(decades) // 7)
             return [10.0**e for e in decades if e % stride == 0 and vmin <= 10.0**e <= vmax]
         factors = (1, 2, 5) if span > 0.7 else (1, 1.5, 2, 3, 4, 5, 7)
-        return [x for e in decades for f in factors if vmin <= (x := f * 10.0**e) <= vmax]
+        found = [x for e in decades for f in factors if vmin <= (x := f * 10.0**e) <= vmax]
+        return found if len(found) > 1 else [x for x in _EVEN.tick_values(vmin, vmax) if vmin <= x <= vmax]
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rollout_audit.audit.report import Report
+from rollout_audit.audit.report import CorrectionReport, Report, StageReport
+from rollout_audit.reports.alike import alike
 from rollout_audit.reports.plots import FIGURES
-from rollout_audit.reports.plots.frontier import on_frontier, spread_out
+from rollout_audit.reports.plots.frontier import MOST_LABELS, on_frontier, spread_out
 from rollout_audit.reports.plots.heat_map import grids
 from rollout_audit.reports.plots.log_ratio import THRESHOLDS, Distribution, rebinned
 from rollout_audit.reports.plots.profiles import profiles
@@ -25,8 +28,27 @@ from tests.reports.plots.conftest import report_of, rewritten
 Audited = Callable[[str], Report]
 
 
+@dataclass(frozen=True, eq=False)
+class Identical:
+    """A report as the key of a cache: by identity."""
+
+    report: Report
+
+    def __hash__(self) -> int:
+        return id(self.report)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identical) and other.report is self.report
+
+
+@lru_cache(maxsize=24)
+def _drawn(name: str, report: Identical) -> Figure | None:
+    return FIGURES[name](report.report)
+
+
 def drawn(name: str, report: Report) -> Figure:
-    figure = FIGURES[name](report)
+    """Drawn once for the tests that read the same figure of the same report."""
+    figure = _drawn(name, Identical(report))
     assert figure is not None
     return figure
 
@@ -51,6 +73,11 @@ def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
     }
 
 
+def names(axes: Axes) -> list[str]:
+    """Presets down the rows, without the count of those that come to the same."""
+    return [label.get_text().partition(" +")[0] for label in axes.get_yticklabels()]
+
+
 def limit_lines(axes: Axes) -> list[float]:
     """Height of the horizontal lines that have no label: the limits."""
     flat = [np.asarray(line.get_ydata()) for line in axes.lines if str(line.get_label()).startswith("_")]
@@ -59,7 +86,7 @@ def limit_lines(axes: Axes) -> list[float]:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_draws_every_edge_case_and_states_one_finding(name: str, edge_report: Report) -> None:
-    figure = FIGURES[name](edge_report)
+    figure = _drawn(name, Identical(edge_report))
     agreeing = edge_report.overall["log_prob_diff_abs_max"] == 0.0
     if name in ("pairs", "logged") or (agreeing and name in ("heat_map", "rejection")):
         assert figure is None
@@ -196,19 +223,25 @@ class TestDensity:
 class TestPresets:
     def test_the_title_counts_what_a_reader_counts(self, audited: Audited) -> None:
         figure = drawn("presets", audited("all_rejected"))
-        assert title(figure) == "21 of 38 presets within the health limits; 14 mask 100% of the tokens"
-        assert words(figure.axes[1]).split(" | ").count("100%") == 14
+        assert title(figure) == "32 of 53 presets within the health limits; 17 mask 100% of the tokens"
+        rows = {group[0].name: len(group) for group in alike(audited("all_rejected").corrections)}
+        full = [t.get_text() == "100%" for t in figure.axes[1].texts]
+        assert sum(rows[name] for name, whole in zip(names(figure.axes[0]), full, strict=True) if whole) == 17
 
     def test_every_preset_has_its_whole_name_and_values(self, ageing: Report) -> None:
-        ess, tokens, sequences = drawn("presets", ageing).axes
-        names = [t.get_text() for t in ess.get_yticklabels()]
-        assert sorted(names) == sorted(c.name for c in ageing.corrections)
+        figure = drawn("presets", ageing)
+        ess, tokens, sequences = figure.axes
+        shown = names(ess)
+        foot = figure.texts[2].get_text().replace("\n", " ")
+        named = set(shown) | set(re.split(r" = |; ", foot.partition(". ")[2]))
+        assert named == {c.name for c in ageing.corrections}
+        assert len(shown) == len(alike(ageing.corrections))
         by_name = {c.name: c.stages.kept for c in ageing.corrections}
         assert [p.get_width() for p in tokens.patches if p.get_height() == 0.62] == [
-            by_name[n]["masked_fraction"] for n in names
+            by_name[n]["masked_fraction"] for n in shown
         ]
         assert [p.get_width() for p in sequences.patches if p.get_height() == 0.62] == [
-            by_name[n]["seq_masked_fraction"] for n in names
+            by_name[n]["seq_masked_fraction"] for n in shown
         ]
         marks = lines(ess)
         assert marks["decoupled_token_is ess"][0] == [by_name["decoupled_token_is"]["ess"]]
@@ -216,10 +249,17 @@ class TestPresets:
 
     def test_modes_apart_and_reference_in_bold(self, ageing: Report) -> None:
         axes = drawn("presets", ageing).axes[0]
-        names = [t.get_text() for t in axes.get_yticklabels()]
-        first_bypass = next(i for i, n in enumerate(names) if n.startswith("bypass"))
-        assert all(n.startswith("bypass") for n in names[first_bypass:])
-        assert [t.get_text() for t in axes.get_yticklabels() if t.get_fontweight() == "bold"] == ["decoupled_token_is"]
+        shown = names(axes)
+        first_bypass = next(i for i, n in enumerate(shown) if n.startswith("bypass"))
+        assert all(n.startswith("bypass") for n in shown[first_bypass:])
+        bold = [t.get_text() for t in axes.get_yticklabels() if t.get_fontweight() == "bold"]
+        assert bold == ["decoupled_token_is +7"]
+
+    def test_the_reference_gives_its_row_the_name(self, ageing: Report) -> None:
+        settings = ageing.settings.model_copy(update={"reference": "slime_tis"})
+        shown = names(drawn("presets", rewritten(ageing, settings=settings)).axes[0])
+        assert "slime_tis" in shown
+        assert "decoupled_token_is" not in shown
 
     def test_a_preset_that_keeps_nothing_says_so(self, audited: Audited) -> None:
         assert "no token kept" in words(drawn("presets", audited("all_rejected")).axes[0])
@@ -324,6 +364,13 @@ class TestSweep:
         assert FIGURES["sweep"](rewritten(ageing, sweep=None)) is None
 
 
+def _at(correction: CorrectionReport, lost: float, ess: float) -> StageReport:
+    """Its stages, moved to that place of the picture."""
+    stages = correction.stages
+    bounded, kept = {**stages.bounded, "mass_lost": lost}, {**stages.kept, "ess": ess}
+    return stages.model_copy(update={"bounded": bounded, "kept": kept})
+
+
 class TestFrontier:
     def test_no_point_of_the_frontier_is_beaten(self) -> None:
         lost, ess = np.array([0.3, 0.1, 0.1, 0.2, 0.0]), np.array([0.9, 0.5, 0.6, 0.55, 0.4])
@@ -345,6 +392,22 @@ class TestFrontier:
             assert any(x == pytest.approx(stages.bounded["mass_lost"], abs=1e-5) for x, _ in near)
             assert name in words(axes)
         assert "bypass" not in words(token) + words(sequence)
+
+    def test_a_place_has_one_name_and_what_a_reader_looks_for_is_named(self, audited: Audited) -> None:
+        axes = drawn("frontier", audited("beyond_safety_bound")).axes[0]
+        labels = [text.get_text() for text in axes.texts if getattr(text, "arrow_patch", None)]
+        assert len(labels) == MOST_LABELS
+        assert {"decoupled_token_is +5", "decoupled_token_icepop +3", "token_is_rs"} < set(labels)
+        diamonds = [m for m in axes.lines if m.get_marker() == "D"]
+        assert len({(m.get_xdata()[0], m.get_ydata()[0]) for m in diamonds}) == len(diamonds) > MOST_LABELS
+
+    def test_a_preset_that_none_beats_goes_before_one_that_is_beaten(self, ageing: Report) -> None:
+        token = [c for c in ageing.corrections if c.settings["level"] == "token" and c.mode == "decoupled"]
+        beaten = [c.model_copy(update={"name": f"other_{i}", "origin": "x 1", "stages": _at(c, 0.5, 0.1 + i / 100)})
+                  for i, c in enumerate(token[:12])]  # fmt: skip
+        best = token[0].model_copy(update={"name": "best", "origin": "x 1", "stages": _at(token[0], 0.0, 1.0)})
+        report = rewritten(ageing, corrections=[token[0], *beaten, best])
+        assert "best" in words(drawn("frontier", report).axes[0])
 
     def test_the_frontier_only_climbs(self, ageing: Report) -> None:
         for axes in drawn("frontier", ageing).axes:

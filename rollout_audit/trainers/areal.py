@@ -64,7 +64,7 @@ AGGREGATIONS: dict[str | None, Aggregation] = {
 
 QUIRKS = (
     Quirk(
-        "k1_sign",
+        "k1_is_log_ratio",
         "kl_k1 is +log ρ, the opposite sign of verl's k1, and behave_approx_kl is minus the usual KL.",
         "reference/trainers.md 9A and 9B",
     ),
@@ -149,7 +149,7 @@ OPTIONS: Options = (
     ),
 )
 COUNTERPARTS = {
-    "ppo_actor/update/behave_approx_kl/avg": Counterpart("overall.kl_k1", "k1_sign"),
+    "ppo_actor/update/behave_approx_kl/avg": Counterpart("overall.kl_k1", "k1_is_log_ratio"),
     "ppo_actor/update/behave_imp_weight/avg": Counterpart("bounded.weight_mean", "vanishing_keys"),
     "ppo_actor/update/rs_filtered_fraction": Counterpart("kept.masked_fraction", "filtered_means_changed"),
 }

@@ -61,6 +61,11 @@ Syntax: TypeAlias = Literal["yaml", "flags", "dashed flags", "toml"]
 """How a trainer takes its settings; dashed flags have - for _"""
 
 
+def always(correction: Correction) -> bool:  # noqa: ARG001 - one signature for every condition
+    """Whatever the correction."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Counterpart:
     """The native figure that a trainer's own stands beside, and the quirk that makes it another number."""
@@ -69,8 +74,10 @@ class Counterpart:
     """`overall.METRIC`, or `STAGE.METRIC` of the correction; raw, bounded, normalised and kept are stages"""
     quirk: str
     """name in `quirks`"""
-    of: Literal["value", "negative", "complement"] = "value"
-    """whether the trainer's figure is x, −x or 1 − x of it"""
+    of: Literal["value", "complement"] = "value"
+    """whether the trainer's figure is x or 1 − x of it"""
+    when: Callable[[Correction], bool] = always
+    """the corrections for which the two are the same thing"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,9 @@ COUNTERPARTS = {
     "token_mult_prob_error": Counterpart("overall.mult_prob_error", "epsilon"),
     "gen_kl_error": Counterpart("overall.kl_k3", "epsilon"),
     "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl"),
-    "sampling_importance_ratio": Counterpart("bounded.weight_mean", "not_a_mean"),
+    "sampling_importance_ratio": Counterpart(
+        "bounded.weight_mean", "not_a_mean", when=lambda c: c.weight.level is Level.SEQUENCE
+    ),
 }
 
 

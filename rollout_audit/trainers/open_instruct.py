@@ -128,7 +128,7 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     "debug/vllm_vs_local_logprob_diff_mean": Counterpart("overall.log_prob_diff_abs_mean", "last_micro_batch"),
     "debug/vllm_local_reverse_kl": Counterpart("overall.kl_k1", "weighted_reverse_kl"),
-    "val/rho_clipfrac": Counterpart("bounded.capped_fraction", "clipfrac_of_dropped"),
+    "val/rho_drop_frac": Counterpart("kept.masked_fraction", "packed_rows"),
 }
 
 

@@ -105,7 +105,7 @@ OPTIONS: Options = (
         ),
     ),
 )
-COUNTERPARTS = {"vllm_kl": Counterpart("overall.kl_k3", "signed_kl")}
+COUNTERPARTS = {"vllm_kl": Counterpart("overall.kl_k1", "signed_kl")}
 
 RENAMED = (
     replaced_by("enable_vllm_is_correction", ENABLED),

@@ -133,13 +133,13 @@ OPTIONS: Options = (
 )
 COUNTERPARTS = {
     **{
-        f"actor/train_infer_{level}_ratio_mask_mean@sum": Counterpart(
-            "kept.masked_fraction", "padding_passes", "complement"
+        f"actor/train_infer_{level}_{kind}_mask_mean@sum": Counterpart(
+            "kept.masked_fraction", "padding_passes", "complement", lambda correction: len(correction.rules) == 1
         )
         for level in LEVELS
+        for kind in ("ratio", "diff")
     },
     "actor/is_weight_clipfrac@sum": Counterpart("bounded.capped_fraction", "padding_passes"),
-    "actor/train_infer_diff_token_mean@sum": Counterpart("overall.prob_diff_abs_mean", "signed_difference"),
 }
 
 

@@ -129,7 +129,7 @@ COUNTERPARTS = {
     **LOGGED_RAW,
     "rollout_corr/chi2_token": Counterpart("overall.chi2_token", "clamped_chi2"),
     "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2"),
-    "rollout_corr/rollout_is_mean": Counterpart("raw.weight_mean", "ess_after_bounding"),
+    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "mixed_populations"),
     "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_after_bounding"),
     "rollout_corr/rollout_is_ratio_fraction_high": Counterpart("bounded.capped_fraction", "mixed_populations"),
     "rollout_corr/rollout_rs_masked_fraction": Counterpart("kept.masked_fraction", "mixed_populations"),

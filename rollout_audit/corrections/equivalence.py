@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from rollout_audit.corrections.cuts import has_interval, token_interval
@@ -81,6 +82,7 @@ PARTS = {
 """Fields of `Essence`, most important first, in words"""
 
 
+@lru_cache(maxsize=4096)
 def essence(correction: Correction) -> Essence:
     """The correction, rewritten as far as that changes no applied weight, no mask and no denominator."""
     weight, bands = correction.applied_weight, _merged(correction.all_rules)

@@ -1,7 +1,7 @@
 """Write the pages that are made from the code: `python docs/make_reference.py`; `--check` only compares.
 
-docs/metrics.md, docs/cli.md and docs/report-schema.json are written whole, tables of README.md and of docs/trainers.md
-between markers.
+docs/metrics.md, docs/cli.md and the JSON Schemas are written whole; between markers tables of README.md and of
+docs/trainers.md and the planted regressions of docs/ci.md.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow.parquet as pq
 import trainer_tables
 
 from rollout_audit.__main__ import main as command_line
@@ -26,6 +29,7 @@ from rollout_audit.cli.app import COMMANDS
 from rollout_audit.dumps.fields import FIELDS, Field
 from rollout_audit.dumps.formats.table import FORMATS, SUFFIXES
 from rollout_audit.dumps.layouts import LAYOUTS
+from rollout_audit.golden.schemas import SCHEMAS
 from rollout_audit.reports.catalogue import CATALOGUE, MetricEntry, limits_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +70,8 @@ def pages() -> dict[str, str]:
     return {
         "docs/metrics.md": metrics_page(),
         "docs/cli.md": cli_page(),
-        "docs/report-schema.json": printed("schema"),
+        **{f"docs/{name}-schema.json": printed("schema", name) for name in SCHEMAS},
+        "docs/ci.md": between((ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), "planted regressions", planted()),
         "docs/trainers.md": filled(trainers, trainer_parts()),
         "README.md": filled(readme, readme_parts()),
     }
@@ -189,7 +194,65 @@ def cli_page() -> str:
     parts = [f"# Commands\n\n{MADE}\n", "## rollout-audit\n", *quoted(printed("--help"))]
     for function, _, _ in COMMANDS:
         parts += [f"\n## {function.__name__}\n", *quoted(printed(function.__name__, "--help"))]
+    parts += ["\n## config show\n", *quoted(printed("config", "show", "--help"))]
     return "\n".join(parts) + "\n"
+
+
+def planted() -> Iterator[str]:
+    """A regression of each kind in a copy of a sample's golden file, and what `check` prints of it."""
+    quiet = contextlib.redirect_stderr(io.StringIO())
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), quiet:
+        for title, plant, exports in PLANTED:
+            shutil.copytree(SAMPLE, "dump", dirs_exist_ok=True)
+            shutil.copy(ROOT / "sample_data" / "golden" / f"{SAMPLE.name}.json", "golden.json")
+            yield from (f"**{title}**", "")
+            yield from console("check", "dump", "--golden", "golden.json", *plant(), *exports)
+            for export in exports:
+                kind, _, file = export.removeprefix("--export=").partition("=")
+                content = Path(file).read_text(encoding="utf-8").rstrip("\n")
+                yield from (f"`{file}`:", "", f"```{LANGUAGES[kind]}", content, "```", "")
+
+
+def console(*arguments: str) -> Iterator[str]:
+    """A command, the first lines of what it prints, and its exit code."""
+    text, code = answered(*arguments, columns="140")
+    lines = text.splitlines()
+    shown = [*lines[:SHOWN], "…"] if len(lines) > SHOWN else lines
+    yield from ("```console", f"$ rollout-audit {' '.join(arguments)}", *shown, "$ echo $?", str(code), "```", "")
+
+
+def expecting(value: str, name: str = "kl_k3@pooled") -> Callable[[], list[str]]:
+    """Another expectation of kl_k3 in the golden file, or another name for it."""
+
+    def plant() -> list[str]:
+        text = Path("golden.json").read_text(encoding="utf-8")
+        Path("golden.json").write_text(re.sub(r'"kl_k3@pooled": [^,]+', f'"{name}": {value}', text), encoding="utf-8")
+        return []
+
+    return plant
+
+
+def shortened() -> list[str]:
+    """The dump loses its last rows."""
+    for file in Path("dump").glob("*.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.slice(0, table.num_rows - 5), file)
+    return []
+
+
+SHOWN = 12
+SAMPLE = ROOT / "sample_data" / "temperature_raw"
+LANGUAGES = {"github": "text", "gitlab": "json", "step-summary": "markdown"}
+EXPORTS = ("--export=github=annotations.txt", "--export=gitlab=quality.json", "--export=step-summary=summary.md")
+PLANTED: tuple[tuple[str, Callable[[], list[str]], tuple[str, ...]], ...] = (
+    ("Nothing changed", list, ()),
+    ("A metric got worse", expecting("0.05"), EXPORTS),
+    ("A metric got better", expecting("0.5"), ()),
+    ("A metric is no longer there", expecting("0.05", "kl_k9@pooled"), ()),
+    ("NaN", expecting("NaN"), ()),
+    ("An added preset", lambda: ["--presets", "decoupled_token_is,decoupled_k3_rs"], ()),
+    ("Another dump", shortened, ()),
+)
 
 
 def quoted(text: str) -> list[str]:
@@ -198,14 +261,20 @@ def quoted(text: str) -> list[str]:
 
 def printed(*arguments: str) -> str:
     """What the command prints, at a fixed width and untouched by the caller's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUT_AUDIT_")}
-    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
-    with patch.dict(os.environ, {**kept, "COLUMNS": HELP_WIDTH}, clear=True), contextlib.redirect_stdout(out):
-        code = command_line(list(arguments))
-    out.flush()
+    text, code = answered(*arguments)
     if code:
         raise SystemExit(f"rollout-audit {' '.join(arguments)} ended with {code}")
-    return "\n".join(line.rstrip() for line in out.buffer.getvalue().decode().splitlines()) + "\n"
+    return text
+
+
+def answered(*arguments: str, columns: str = HELP_WIDTH) -> tuple[str, int]:
+    """The same, and the exit code."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUT_AUDIT_")}
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    with patch.dict(os.environ, {**kept, "COLUMNS": columns}, clear=True), contextlib.redirect_stdout(out):
+        code = command_line(list(arguments))
+    out.flush()
+    return "\n".join(line.rstrip() for line in out.buffer.getvalue().decode().splitlines()) + "\n", code
 
 
 def between(text: str, name: str, lines: Iterator[str]) -> str:

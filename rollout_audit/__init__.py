@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.dumps.writer import DumpWriter
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
+    from rollout_audit.golden.check import CheckResult, check
     from rollout_audit.reports.folder import read_report, write_report
     from rollout_audit.reports.recommend import recommend
     from rollout_audit.reports.saved import merge, sweep
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregation",
     "Bound",
+    "CheckResult",
     "ConfigError",
     "Correction",
     "Denominator",
@@ -64,6 +66,7 @@ __all__ = [
     "Weight",
     "analyze",
     "apply_correction",
+    "check",
     "convert_dump",
     "merge",
     "open_dump",
@@ -78,6 +81,7 @@ __all__ = [
 _HOME = {
     "Aggregation": "corrections.model",
     "Bound": "corrections.model",
+    "CheckResult": "golden.check",
     "ConfigError": "errors",
     "Correction": "corrections.model",
     "Denominator": "corrections.model",
@@ -102,6 +106,7 @@ _HOME = {
     "Weight": "corrections.model",
     "analyze": "audit.analyze",
     "apply_correction": "audit.apply",
+    "check": "golden.check",
     "convert_dump": "dumps.convert",
     "merge": "reports.saved",
     "open_dump": "dumps.dump",

@@ -9,7 +9,8 @@
     │   ├── MissingFieldError    a needed column is not there
     │   ├── DumpFaultError       values that must not be audited (NaN under the mask, placeholders, …)
     │   └── NothingToAuditError  zero rows, or no valid token in the whole dump
-    └── ReportError              a report folder or file that cannot be read or written
+    └── ReportError              a report, golden file or export that cannot be read or written
+        └── OldGoldenError       a golden file of a schema that is no longer read
 
 Each message says what is wrong, which value, where, and what to do.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "DumpNotFoundError",
     "MissingFieldError",
     "NothingToAuditError",
+    "OldGoldenError",
     "ReportError",
     "RolloutAuditError",
     "UnreadableFileError",
@@ -86,7 +88,11 @@ class NothingToAuditError(DumpError):
 
 
 class ReportError(RolloutAuditError):
-    """A report that cannot be read or written."""
+    """A report, golden file or export that cannot be read or written."""
+
+
+class OldGoldenError(ReportError):
+    """A golden file of a schema that is no longer read: the message has the command that writes it anew."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

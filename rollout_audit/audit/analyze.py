@@ -33,6 +33,7 @@ def analyze(
     config: ConfigSource | None = None,
     sweep: bool | Grid = True,
     per_step_grid: bool = False,
+    edges: bool = False,
     mode: Literal["decoupled", "bypass"] | None = None,
     on_fault: Literal["stop", "drop"] = "stop",
     steps: tuple[int | None, int | None] | None = None,
@@ -54,6 +55,7 @@ def analyze(
         config: that trainer's own keys, a file of them, or a preset of its own; its defaults where not given.
         sweep: whether to try some 2,400 thresholds as well, pooled over the dump; or the grid to try.
         per_step_grid: whether every step is tried by itself too.
+        edges: whether to count the tokens and sequences that lie within rounding of a threshold (`Report.edges`).
         mode: which training policy the report is about; decoupled where `old_log_probs` is recorded.
         on_fault: "stop" raises at the first faulty value, "drop" leaves faulty sequences out and lists them.
         steps: first step and the one after the last.
@@ -91,6 +93,7 @@ def analyze(
         chunk_tokens=chunk_tokens,
         sweep=default_grid() if sweep is True else sweep or None,
         per_step_grid=per_step_grid,
+        edges=edges,
     )
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)

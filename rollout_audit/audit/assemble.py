@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.audit import health
-from rollout_audit.audit.best import applied_settings
+from rollout_audit.audit.best import Columns, applied_settings
+from rollout_audit.audit.causes import exhibit_of, find_causes
+from rollout_audit.audit.edges import correction_edges, native_edges
 from rollout_audit.audit.length import length_trap
 from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.pairs import Pair
@@ -21,9 +23,11 @@ from rollout_audit.audit.pictures import Histogram, Pictures
 from rollout_audit.audit.plan import Basis
 from rollout_audit.audit.points import Points, grid_points, long_form, named_points
 from rollout_audit.audit.report import (
+    CauseReport,
     CorrectionReport,
     Counts,
     DroppedSequence,
+    Edges,
     FindingReport,
     InputFile,
     PairReport,
@@ -37,6 +41,7 @@ from rollout_audit.audit.report import (
 )
 from rollout_audit.audit.states import Faults, pack, row_columns_of
 from rollout_audit.audit.sweep import MOST_ROWS, check_points, sweep_columns, sweep_report, sweep_scope
+from rollout_audit.audit.units import collapsed_products
 from rollout_audit.audit.verdict import headline, past_limit, report_status, step_status
 from rollout_audit.audit.worst import Places, worst_sequences, worst_tokens
 from rollout_audit.corrections.cuts import is_streamed
@@ -87,6 +92,7 @@ class _Assembly:
             status=status,
             headline=headline(verdicts, overall, steps),
             health=verdicts,
+            causes=self._causes(),
             findings=self._findings(),
             dropped=[DroppedSequence(**asdict(d)) for d in sorted(self.faults.dropped)],
             overall=dict(overall),
@@ -94,13 +100,15 @@ class _Assembly:
             pairs=[_pair_report(pair, self.native[pair]) for pair in self.audit.pairs],
             steps=steps,
             corrections=[self._correction_report(p) for p in self.audit.options.presets],
-            sweep=None if self.sweep is None else sweep_report(self.sweep, self._limits(steps)),
+            sweep=None if self.sweep is None else sweep_report(self.sweep, self.sweep_columns, self._limits(steps)),
             length_trap=length_trap(self.pooled[self.audit.primary]),
             worst_tokens=worst_tokens(self.state.pairs[self.audit.primary.name].worst.tokens, self.places),
             worst_sequences=worst_sequences(self.pooled[self.audit.primary].rows, self.places),
             notes=self._notes(),
         )
-        report._pictures = self._pictures(report)
+        self._check_long_form()
+        report._pictures = cache(lambda: self._pictures(report))
+        report._edges = self._edges() if self.audit.options.edges else None
         return report
 
     @cached_property
@@ -176,8 +184,15 @@ class _Assembly:
             for given in self.audit.inputs
         ]
 
+    def _causes(self) -> list[CauseReport]:
+        if self.audit.causes is not None:
+            return list(self.audit.causes)
+        exhibit = exhibit_of(self.audit, self.state, self.faults.findings)
+        return [CauseReport(**asdict(cause)) for cause in find_causes(exhibit)]
+
     def _findings(self) -> list[FindingReport]:
         own = [*self._identical_columns(), *self._unusable_rewards(), *self._configuration()]
+        own += collapsed_products(self.pooled[self.audit.primary])
         return [*own, *(FindingReport(**asdict(finding)) for finding in self.faults.findings)]
 
     def _identical_columns(self) -> list[FindingReport]:
@@ -305,6 +320,15 @@ class _Assembly:
         return None if grid is None else sweep_scope(self.pooled[self.audit.primary], grid)
 
     @cached_property
+    def sweep_columns(self) -> Columns:
+        assert self.sweep is not None
+        return sweep_columns(self.sweep)
+
+    def _check_long_form(self) -> None:
+        if self.sweep is not None and self.audit.options.per_step_grid:
+            check_points(len(self.sweep.corrections) * len(self.steps), MOST_ROWS, "--per-step-grid")
+
+    @cached_property
     def places(self) -> Places:
         return Places(self.audit.names, self.common, self.state.uids, [len(p["step"]) for p in self.state.common.parts])
 
@@ -317,7 +341,7 @@ class _Assembly:
                 f"off by at most {QUANTILE_ERROR:.1%} of the log-ratio."
             )
         if self.audit.sample_stride > 1:
-            notes.append(f"Pictures by position and probability show every {self.audit.sample_stride}th row.")
+            notes.append(f"Pictures by position and probability show one row in {self.audit.sample_stride}.")
         asked, usual = {p.name for p in self.audit.options.presets}, {p.name for p in BY_DEFAULT}
         unasked = [name for name in PRESETS if name not in asked | usual]
         if unasked and usual <= asked:
@@ -335,7 +359,7 @@ class _Assembly:
             sample=self.state.token_sample(self.audit.sample_stride),
             sequences=row_columns_of(self.audit, self.state, self.places.uids),
             states=pack(self.audit, self.state),
-            sweep=None if self.sweep is None else sweep_columns(self.sweep),
+            sweep=None if self.sweep is None else self.sweep_columns,
             points=None if self.sweep is None else long_form(self._points(report)),
         )
 
@@ -353,10 +377,17 @@ class _Assembly:
     def _step_sweeps(self) -> Iterator[tuple[int, Answered]]:
         grid = self.audit.options.sweep
         assert grid is not None
-        assert self.sweep is not None
-        check_points(len(self.sweep.corrections) * len(self.steps), MOST_ROWS, "--per-step-grid")
         for step in self.steps:
             yield step, sweep_scope(self.evidence[self.audit.primary].scope(step), grid)
+
+    def _edges(self) -> Mapping[tuple[int | None, str], Edges]:
+        found: dict[tuple[int | None, str], Edges] = {}
+        scopes: list[tuple[int | None, Mapping[Pair, Scope]]] = [(None, self.pooled), *self.step_scopes.items()]
+        for step, of_pair in scopes:
+            found |= {(step, pair.name): native_edges(scope) for pair, scope in of_pair.items()}
+            for name, correction in self.audit.options.corrections.items():
+                found[step, name] = correction_edges(of_pair[self.audit.pair_of(correction)], correction)
+        return found
 
 
 def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -15,7 +15,18 @@ from rollout_audit.errors import UsageError, suggest
 from rollout_audit.statistics.native import NATIVE_METRICS
 from rollout_audit.statistics.stages import METRICS_OF_STAGE
 
-__all__ = ["Gate", "GateResult", "check_names", "evaluate", "parse_gate"]
+__all__ = [
+    "OPERATORS",
+    "PER_STEP",
+    "SCOPES",
+    "Gate",
+    "GateResult",
+    "check_names",
+    "evaluate",
+    "exit_code",
+    "judge_gates",
+    "parse_gate",
+]
 
 Number = float | int | None
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
@@ -30,6 +41,8 @@ _GRAMMAR = re.compile(
     r"\s*(?:(?P<preset>[\w.-]+):)?(?P<metric>[\w.-]+)(?:@(?P<scope>[\w-]+))?\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>\S+)\s*"
 )
 SCOPES = ("pooled", "any-step", "median")
+PER_STEP = "step"
+"""A gate of a settings file that is held against each step by itself"""
 HOW = "write [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE, e.g. 'kl_k3@any-step > 0.05'"
 
 
@@ -44,6 +57,10 @@ class Gate:
     scope: str = "pooled"
     op: str = ">"
     value: float = 0.0
+    severity: Literal["critical", "warn"] = "critical"
+    """a warning that holds is shown and refuses nothing"""
+    origin: str = "--fail-on"
+    """where it was written, for messages"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +71,12 @@ class GateResult:
     unmeasured: bool
     """nothing to compare: the gate could not tell"""
     text: str
+
+    @property
+    def verdict(self) -> Literal["failed", "warning", "unmeasured", "passed"]:
+        if self.failed:
+            return "failed" if self.gate.severity == "critical" else "warning"
+        return "unmeasured" if self.unmeasured else "passed"
 
 
 def parse_gate(text: str) -> Gate:
@@ -84,10 +107,32 @@ def check_names(gates: Sequence[Gate], corrections: Collection[str]) -> None:
     for gate in gates:
         known = staged if gate.preset else [*NATIVE_METRICS, *staged]
         if gate.level is None and gate.metric not in known:
-            raise UsageError(f"--fail-on {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
+            raise UsageError(f"{gate.origin} {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
         if gate.preset is not None and gate.preset not in corrections:
             near = suggest(gate.preset, corrections)
-            raise UsageError(f"--fail-on {gate.text!r}: no preset {gate.preset!r} in the report{near}")
+            raise UsageError(f"{gate.origin} {gate.text!r}: no preset {gate.preset!r} in the report{near}")
+
+
+def judge_gates(gates: Sequence[Gate], report: Report) -> list[GateResult]:
+    """Hold gates against a report, those of scope `step` once for each step.
+
+    Raises:
+        UsageError: as `evaluate`.
+    """
+    return [evaluate(each, report) for gate in gates for each in _of_steps(gate, report)]
+
+
+def _of_steps(gate: Gate, report: Report) -> list[Gate]:
+    if gate.scope != PER_STEP:
+        return [gate]
+    steps = [str(step.step) for step in report.steps]
+    return [replace(gate, scope=step, text=gate.text.replace(f"@{PER_STEP}", f"@{step}", 1)) for step in steps]
+
+
+def exit_code(results: Sequence[GateResult]) -> int:
+    """A gate that holds outranks one that could not tell; one of severity warn refuses nothing."""
+    verdicts = {result.verdict for result in results}
+    return 1 if "failed" in verdicts else 2 if "unmeasured" in verdicts else 0
 
 
 def evaluate(gate: Gate, report: Report) -> GateResult:
@@ -128,7 +173,7 @@ def _values(gate: Gate, report: Report) -> list[Number]:
         steps = [step for step in report.steps if step.step == int(gate.scope)]
         if not steps:
             known = ", ".join(str(s.step) for s in report.steps[:10])
-            raise UsageError(f"--fail-on {gate.text!r}: no step {gate.scope} in the dump; steps are {known}")
+            raise UsageError(f"{gate.origin} {gate.text!r}: no step {gate.scope} in the dump; steps are {known}")
     values = [_of_step(gate, step, report) for step in steps]
     if gate.scope == "median":
         measured = [v for v in values if v is not None]
@@ -154,7 +199,7 @@ def _correction(gate: Gate, report: Report) -> CorrectionReport:
     name = gate.preset or report.settings.reference
     found = {c.name: c for c in report.corrections}
     if name not in found:
-        raise UsageError(f"--fail-on {gate.text!r}: no preset {name!r} in the report{suggest(name, found)}")
+        raise UsageError(f"{gate.origin} {gate.text!r}: no preset {name!r} in the report{suggest(name, found)}")
     return found[name]
 
 
@@ -175,7 +220,7 @@ def _look_up(gate: Gate, stages: Mapping[str, Mapping[str, Number]]) -> Number:
         if gate.metric in figures:
             return figures[gate.metric]
     known: Sequence[str] = [name for s, figures in stages.items() for m in figures for name in (m, f"{s}.{m}")]
-    raise UsageError(f"--fail-on {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
+    raise UsageError(f"{gate.origin} {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
 
 
 def _is_step(scope: str) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rollout_audit.audit.assemble import assemble
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.plan import Basis, Input, Options
-from rollout_audit.audit.report import Report
+from rollout_audit.audit.report import CauseReport, Report
 from rollout_audit.audit.states import Faults, Saved
 from rollout_audit.audit.sweep import Grid
 from rollout_audit.audit.verdict import timestamp
@@ -30,6 +30,8 @@ NO_SAMPLE = (
     "Made from saved states: pictures by position and probability (density, profiles) need the dump and are left out."
 )
 
+SEVERITIES = ("error", "warning", "info")
+
 Array = NDArray[np.float64]
 
 
@@ -38,7 +40,8 @@ def report_again(saved: Saved, grid: Grid | None, *, per_step_grid: bool = False
     asked = grid or saved.basis.options.sweep
     answered, note = _answerable(saved, asked) if asked else (None, ())
     options = replace(saved.basis.options, sweep=answered, per_step_grid=per_step_grid)
-    basis = replace(saved.basis, options=options, notes=(NO_SAMPLE, *note))
+    causes = tuple(saved.report.causes)
+    basis = replace(saved.basis, options=options, notes=(NO_SAMPLE, *note), causes=causes)
     return assemble(basis, saved.state, saved.faults, timestamp())
 
 
@@ -144,7 +147,25 @@ class _Merged:
         first = self.parts[0].basis
         plans = {pair: replace(plan, keep_values=self.keeps_values) for pair, plan in first.plans.items()}
         notes = (NO_SAMPLE, f"Merged from {len(self.parts)} reports.")
-        return replace(first, options=self._options(), inputs=tuple(self._inputs), plans=plans, notes=notes)
+        return replace(
+            first,
+            options=self._options(),
+            inputs=tuple(self._inputs),
+            plans=plans,
+            notes=notes,
+            causes=tuple(self._causes()),
+        )
+
+    def _causes(self) -> Iterator[CauseReport]:
+        """Each part's own, since the tokens they were told from are not kept: of one cause the surest."""
+        found: dict[str, CauseReport] = {}
+        for part in self.parts:
+            for cause in part.report.causes:
+                known = found.get(cause.cause)
+                if known is None or cause.confidence > known.confidence:
+                    found[cause.cause] = cause
+        for cause in sorted(found.values(), key=lambda c: (SEVERITIES.index(c.severity), -c.confidence)):
+            yield cause.model_copy(update={"evidence": f"in one of the merged reports, {cause.evidence}"})
 
     @cached_property
     def keeps_values(self) -> bool:

@@ -36,7 +36,8 @@ __all__ = [
 
 EXACT_QUANTILES_UP_TO = 1 << 20
 """Tokens of a dump, masked ones included, up to which quantiles are exact; beyond it they are read off the cells"""
-
+SAMPLED_BLOCK = 8
+"""Rows that are sampled together"""
 
 COMPILE_FROM = 1 << 20
 """Tokens of a dump, masked ones included, from which on compiled loops pay"""
@@ -161,6 +162,8 @@ def _common_columns(packed: Packed) -> dict[str, NDArray[np.float64]]:
         columns["advantage"] = _row_means(chunk.advantages[packed.flat], packed.lengths)
     if chunk.policy_versions is not None and chunk.trainer_versions is not None:
         columns["policy_age"] = (chunk.trainer_versions - chunk.policy_versions).astype(np.float64)
+    if chunk.policy_versions is not None:
+        columns["policy_version"] = np.where(chunk.policy_versions < 0, np.nan, chunk.policy_versions)
     return columns
 
 
@@ -172,9 +175,12 @@ def _row_means(values: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArr
 
 
 def _sample(chunk: Chunk, plan: PassPlan) -> dict[str, NDArray[np.float64]]:
-    """Valid tokens of every stride-th row of the dump by its number, so that chunking does not matter."""
+    """Valid tokens of every stride-th block of rows by their numbers in the dump, so that chunking does not matter.
+
+    Rows of one prompt lie together: in blocks, a row that was exchanged for a neighbour is there with it.
+    """
     number = chunk.row_numbers + plan.first_row_of_file[chunk.file]
-    chosen = np.flatnonzero(number % plan.sample_stride == 0)
+    chosen = np.flatnonzero(number // SAMPLED_BLOCK % plan.sample_stride == 0)
     spans = [np.arange(chunk.offsets[row], chunk.offsets[row + 1]) for row in chosen]
     valid = [span[chunk.response_mask[span]] for span in spans]
     flat = np.concatenate([*valid, np.empty(0, dtype=np.int64)])
@@ -184,4 +190,7 @@ def _sample(chunk: Chunk, plan: PassPlan) -> dict[str, NDArray[np.float64]]:
         "rollout": getattr(chunk, plan.primary.rollout)[flat].astype(np.float64),
         "position": (flat - np.repeat(chunk.offsets[chosen], lengths)).astype(np.float64),
         "row_length": np.repeat(lengths, lengths).astype(np.float64),
+        "file": np.full(len(flat), chunk.file, dtype=np.float64),
+        "row": np.repeat(chunk.row_numbers[chosen], lengths).astype(np.float64),
+        "step": np.repeat(chunk.steps[chosen], lengths).astype(np.float64),
     }

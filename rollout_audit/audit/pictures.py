@@ -26,7 +26,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class TokenSample:
-    """Valid tokens of every `stride`-th row: all tokens while the dump is small."""
+    """Valid tokens of every `stride`-th block of eight rows: all tokens while the dump is small."""
 
     stride: int
     training_log_probs: Array

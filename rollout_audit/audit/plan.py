@@ -10,9 +10,11 @@ from typing import Literal
 import torch
 
 from rollout_audit.audit.batches import batch_cuts
+from rollout_audit.audit.edges import edge_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in, primary_mode
 from rollout_audit.audit.passes import PassPlan, PassState, keeps_values, pays_to_compile, run_pass
 from rollout_audit.audit.reading import Reading
+from rollout_audit.audit.report import CauseReport
 from rollout_audit.audit.sweep import Grid
 from rollout_audit.corrections.cuts import is_streamed
 from rollout_audit.corrections.model import SAFETY_CLAMP, Correction, Mode
@@ -51,6 +53,8 @@ class Options:
     sweep: Grid | None = None
     per_step_grid: bool = False
     """whether the sweep's grid is answered for every step besides the whole dump"""
+    edges: bool = False
+    """whether what lies within rounding of a threshold is counted"""
 
     @property
     def corrections(self) -> Mapping[str, Correction]:
@@ -83,6 +87,8 @@ class Basis:
     sample_stride: int = 1
     notes: tuple[str, ...] = ()
     """what to say of this report besides what is said of all"""
+    causes: tuple[CauseReport, ...] | None = None
+    """likely causes as they were found, where the evidence on them was not kept"""
 
     @property
     def primary(self) -> Pair:
@@ -129,9 +135,11 @@ class Audit:
 
     def _plan_of(self, pair: Pair) -> PairPlan:
         grid = self.options.sweep if pair == self.primary else None
+        corrections = self._corrections_on(pair)
+        edges = edge_cuts(corrections.values()) if self.options.edges else ()
         return PairPlan(
-            corrections={n: c for n, c in self._corrections_on(pair).items() if is_streamed(c)},
-            extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *(() if grid is None else grid.cuts)),
+            corrections={n: c for n, c in corrections.items() if is_streamed(c)},
+            extra_cuts=(*NATIVE_CUTS, *DISPLAY_CUTS, *edges, *(() if grid is None else grid.cuts)),
             extra_clamps=(SAFETY_CLAMP,) if pair == self.primary else (),
             token_caps=grid.token_caps if grid else (),
             keep_values=keeps_values(self.dump),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.report import StageReport
 from rollout_audit.audit.sweep import SETTINGS, settings_of, sweep_columns
+from rollout_audit.corrections.describe import describe
 from rollout_audit.corrections.model import Correction
 from rollout_audit.statistics.stages import METRICS_OF_STAGE
 from rollout_audit.statistics.sweep import COLUMNS
@@ -36,7 +37,9 @@ def grid_points(sweep: Answered, step: int | None = None) -> Points:
 def named_points(corrections: Mapping[str, Correction], stages: Mapping[str, StageReport], step: int | None) -> Points:
     """Presets over the whole dump or on one step, which are exact always."""
     size = len(stages)
-    settings = [{**settings_of(corrections[name]), "family": PRESET} for name in stages]
+    settings = [
+        {**settings_of(corrections[name]), "family": PRESET, "formula": describe(corrections[name])} for name in stages
+    ]
     figures = {name: np.array([_figure(of, name) for of in stages.values()], dtype=np.float64) for name in COLUMNS}
     named: dict[str, Sequence[object]] = {"name": list(stages), "step": [step] * size, "exact": [True] * size}
     return {**named, **{s: [point[s] for point in settings] for s in SETTINGS}, **figures}

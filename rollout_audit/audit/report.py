@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -12,9 +13,11 @@ __all__ = [
     "SCHEMA_NAME",
     "SCHEMA_VERSION",
     "BestPoint",
+    "CauseReport",
     "CorrectionReport",
     "CounterpartReport",
     "Counts",
+    "Edges",
     "FindingReport",
     "HealthVerdict",
     "InputFile",
@@ -37,6 +40,8 @@ SCHEMA_VERSION = 1
 Number = float | int | None
 Figures = Annotated[dict[str, Number], Field(description="metric name → value; null where it cannot be computed")]
 Reasons = Annotated[dict[str, str], Field(description="metric name → why its value is null (or 0)")]
+Edges = Mapping[str, int]
+"""counting metric → tokens or sequences within rounding of its threshold; zeros are left out"""
 Status = Literal["ok", "warn", "critical", "unmeasured"]
 
 
@@ -60,7 +65,9 @@ class InputFile(Strict):
     format: str
     size: int = Field(description="bytes")
     rows: int
-    digest: str = Field(description="SHA-256 over size and Parquet footer or safetensors header")
+    digest: str = Field(
+        description="SHA-256 over size and Parquet footer or safetensors header; over all contents with --digest full"
+    )
 
 
 class Settings(Strict):
@@ -114,6 +121,18 @@ class HealthVerdict(Strict):
     advice: str
 
 
+class CauseReport(Strict):
+    """A likely cause of the mismatch."""
+
+    cause: str = Field(description="its stable name, e.g. shift_by_one")
+    severity: Literal["error", "warning", "info"] = Field(description="info for what is normal")
+    confidence: float = Field(description="in (0, 1]")
+    evidence: str = Field(description="what was measured, in words and numbers")
+    figures: dict[str, float | int] = Field(description="the numbers of the evidence by name")
+    alternative: str = Field(description="what it would look like if it were something else")
+    advice: str
+
+
 class PairReport(Strict):
     """Native metrics of one training policy against one rollout policy."""
 
@@ -142,7 +161,8 @@ class CorrectionReport(Strict):
     loss: str
     formula: str = Field(description="what it does, in words and numbers")
     settings: dict[str, str | float | None] = Field(
-        description="level, bound, lower and upper of the applied weight; the first rule and its bounds"
+        default_factory=dict,
+        description="level, bound, lower and upper of the applied weight; the first rule and its bounds",
     )
     keeps: list[str] = Field(description="effective interval of each bound and rule")
     recommended: str | None
@@ -150,7 +170,8 @@ class CorrectionReport(Strict):
     stages: StageReport
     reasons: Reasons = Field(description="'stage.metric' → why its value is null (or 0)")
     kept_kl_k3: Number = Field(
-        description="k3 of the tokens that its rules keep, before weights: what is left uncorrected where none apply"
+        default=None,
+        description="k3 of the tokens that its rules keep, before weights: what is left uncorrected where none apply",
     )
     status: Status = Field(description="a mark, not a verdict: how its kept stage stands against the health limits")
 
@@ -277,11 +298,14 @@ class SweepReport(Strict):
     min_ess: float
     max_masked: float
     max_mass_lost: float
-    max_bounded: float = Field(description="share of the weights that bounds replaced; families are not held to it")
-    max_kl: float = Field(
-        description="k3 of what is kept without weights, lowered by as much as the worst step is above the pooled k3"
+    max_bounded: float | None = Field(
+        default=None, description="share of the weights that bounds replaced; families are not held to it"
     )
-    best: list[BestPoint] = Field(description="one for each criterion")
+    max_kl: float | None = Field(
+        default=None,
+        description="k3 of what is kept without weights, lowered by as much as the worst step is above the pooled k3",
+    )
+    best: list[BestPoint] = Field(default_factory=list, description="one for each criterion")
     families: list[SweepFamily] = Field(description="in the order of the grid")
 
 
@@ -321,6 +345,9 @@ class Report(Strict):
     status: Status
     headline: str
     health: list[HealthVerdict] = Field(description="worst first")
+    causes: list[CauseReport] = Field(
+        default_factory=list, description="likely causes of the mismatch, gravest first; empty: nothing can be said"
+    )
     findings: list[FindingReport]
     dropped: list[DroppedSequence]
     overall: Figures
@@ -328,8 +355,8 @@ class Report(Strict):
     pairs: list[PairReport]
     steps: list[StepReport]
     corrections: list[CorrectionReport]
-    sweep: SweepReport | None = Field(description="null where the sweep was left out")
-    length_trap: LengthTrap | None = Field(description="null where there is no valid token")
+    sweep: SweepReport | None = Field(default=None, description="null where the sweep was left out")
+    length_trap: LengthTrap | None = Field(default=None, description="null where there is no valid token")
     worst_tokens: list[WorstTokenReport]
     worst_sequences: list[WorstSequence]
     trainer: TrainerReport | None = Field(default=None, description="null where no trainer was named")
@@ -337,7 +364,8 @@ class Report(Strict):
         description="what the figures are and are not: error of quantiles, sampling, limits of the method"
     )
 
-    _pictures: Pictures | None = PrivateAttr(default=None)
+    _pictures: Callable[[], Pictures] | None = PrivateAttr(default=None)
+    _edges: Mapping[tuple[int | None, str], Edges] | None = PrivateAttr(default=None)
 
     @property
     def pictures(self) -> Pictures:
@@ -348,7 +376,18 @@ class Report(Strict):
         """
         if self._pictures is None:
             raise ValueError("this report was read from JSON: its arrays were not kept")
-        return self._pictures
+        return self._pictures()
+
+    @property
+    def edges(self) -> Mapping[tuple[int | None, str], Edges]:
+        """(step or None for the whole dump, pair or correction) → its counts at the edge of a threshold.
+
+        Raises:
+            ValueError: the audit was not asked for them, or the report was read from JSON.
+        """
+        if self._edges is None:
+            raise ValueError("this report was made without edges: analyze(…, edges=True) counts them")
+        return self._edges
 
     def to_json(self) -> str:
         """Strict JSON, two spaces deep, with a newline at the end.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,17 +147,43 @@ def sweep_scope(scope: Scope, grid: Grid) -> Answered:
     return with_errors(scope, sweep) if batch is scope else exactly(sweep)
 
 
+class Formulas(Sequence[str]):
+    """What each point does, in words: made when it is read, since of thousands few are."""
+
+    def __init__(self, corrections: Sequence[Correction]) -> None:
+        self._corrections = corrections
+
+    def __len__(self) -> int:
+        return len(self._corrections)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[str]: ...
+    def __getitem__(self, i: int | slice) -> str | list[str]:
+        return [*map(describe, self._corrections[i])] if isinstance(i, slice) else describe(self._corrections[i])
+
+
 def sweep_columns(sweep: Sweep) -> Mapping[str, Sequence[object] | NDArray[np.float64]]:
     """The points as columns: settings, then figures."""
     settings = [settings_of(correction) for correction in sweep.corrections]
-    return {name: [point[name] for point in settings] for name in SETTINGS} | {n: sweep.figures[n] for n in COLUMNS}
+    columns: dict[str, Sequence[object] | NDArray[np.float64]] = {
+        name: Formulas(sweep.corrections) if name == "formula" else [point[name] for point in settings]
+        for name in SETTINGS
+    }
+    return columns | {name: sweep.figures[name] for name in COLUMNS}
 
 
-def sweep_report(sweep: Answered, limits: Limits) -> SweepReport:
-    """How many points there are, those that stated criteria pick, and the strictest of each family within limits."""
+def sweep_report(
+    sweep: Answered, columns: Mapping[str, Sequence[object] | NDArray[np.float64]], limits: Limits
+) -> SweepReport:
+    """How many points there are, those that stated criteria pick, and the strictest of each family within limits.
+
+    `columns` are those of `sweep_columns`.
+    """
     families: dict[str, list[int]] = {}
-    for i, correction in enumerate(sweep.corrections):
-        families.setdefault(_family(correction), []).append(i)
+    for i, family in enumerate(columns["family"]):
+        families.setdefault(str(family), []).append(i)
     found = [_best(sweep, name, np.array(points), limits) for name, points in families.items()]
     return SweepReport(
         points=len(sweep.corrections),
@@ -166,7 +193,7 @@ def sweep_report(sweep: Answered, limits: Limits) -> SweepReport:
         max_mass_lost=limits.max_mass_lost,
         max_bounded=limits.max_bounded,
         max_kl=limits.max_kl,
-        best=best_points(sweep_columns(sweep), limits) if sweep.corrections else [],
+        best=best_points(columns, limits) if sweep.corrections else [],
         families=found,
     )
 
@@ -235,29 +262,24 @@ def _fitted(scope: Scope, family: Family, points: int) -> list[Rule]:
 
 
 def settings_of(correction: Correction) -> dict[str, object]:
-    """A point in words and numbers; of several rules the names alone."""
+    """A point as plain values; of several rules the names alone. Its formula is left to `describe`."""
     weight, rules = correction.applied_weight, correction.rules
     rule = rules[0] if len(rules) == 1 else None
     return {
         "family": _family(correction),
-        "level": weight.level.value,
-        "bound": weight.bound.value,
+        "level": str(weight.level),
+        "bound": str(weight.bound),
         "lower": weight.lower,
         "upper": weight.upper,
         "rule": " and ".join(rule.name for rule in rules) or None,
         "rule_lower": None if rule is None else rule.lower,
         "rule_upper": None if rule is None else rule.upper,
-        "formula": describe(correction),
     }
 
 
 def _family(correction: Correction) -> str:
     """What the points of one line of a sweep share."""
-    weight = (
-        ""
-        if correction.weight.level is Level.NONE
-        else f"{correction.weight.level.value} {correction.weight.bound.value}"
-    )
+    weight = "" if correction.weight.level is Level.NONE else f"{correction.weight.level} {correction.weight.bound}"
     rule = correction.rules[0].name if correction.rules else ""
     if rule == "seq_max_k1":
         rule = "veto"

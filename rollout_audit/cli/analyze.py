@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollout_audit.cli.gates import FailOn, asked_gates
 from rollout_audit.cli.messages import progress, say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
@@ -14,6 +15,8 @@ from rollout_audit.cli.options import (
     ChunkTokens,
     Device,
     DeviceName,
+    Digest,
+    DigestName,
     Dumps,
     InputFormat,
     Join,
@@ -29,7 +32,7 @@ from rollout_audit.cli.options import (
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+from rollout_audit.cli.parsing import parse_maps, parse_steps
 from rollout_audit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,18 +91,6 @@ Config = Annotated[
 NoSweep = Annotated[
     bool, typer.Option("--no-sweep", envvar="ROLLOUT_AUDIT_NO_SWEEP", help="Try no thresholds beside the presets.")
 ]
-FailOn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="GATE",
-        help=(
-            "Exit 1 at critical, warn, [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE. "
-            "Repeatable; in ROLLOUT_AUDIT_FAIL_ON parted by ;"
-        ),
-        show_default=False,
-    ),
-]
 
 
 def analyze(
@@ -123,15 +114,16 @@ def analyze(
     workers: Workers = None,
     device: Device = DeviceName.AUTO,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    digest: Digest = DigestName.FOOTER,
     quiet: Quiet = False,
 ) -> None:
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
     fields, span = parse_maps(field_map), parse_steps(steps)
-    gates = _gates(several(fail_on, "ROLLOUT_AUDIT_FAIL_ON"))
+    gates = asked_gates(fail_on)
     _check_reference(preset, trainer, config)
-    _echo(trainer, config, quiet=quiet)
 
     from rollout_audit.audit.analyze import analyze as audit
+    from rollout_audit.dumps.digest import with_content_digests
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.folder import check_output, write_report
     from rollout_audit.reports.summary import report_document
@@ -140,6 +132,8 @@ def analyze(
     check_output(out)
     _check_names(gates, trainer)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    if digest is DigestName.FULL:
+        dump = with_content_digests(dump)
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,
@@ -157,6 +151,7 @@ def analyze(
             on_progress=advance,
         )
     results = _evaluate(gates, report)
+    _echo(trainer, config, quiet=quiet)
     written = write_report(report, out, plots=not no_plots)
     for picture, reason in written.failures.items():
         say(f"warning: {picture} was not drawn: {reason}")
@@ -173,14 +168,6 @@ def _echo(trainer: str | None, config: str | None, *, quiet: bool) -> None:
     say(config_text(trainer, config or "{}"), quiet=quiet)
     for warning in config_warnings(trainer, config or "{}"):
         say(f"warning: {warning}", quiet=quiet)
-
-
-def _gates(texts: Sequence[str]) -> list[Gate]:
-    if not texts:
-        return []
-    from rollout_audit.audit.gates import parse_gate
-
-    return [parse_gate(text) for text in texts]
 
 
 def _check_reference(preset: str | None, trainer: str | None, config: str | None) -> None:
@@ -203,18 +190,18 @@ def _check_names(gates: Sequence[Gate], trainer: str | None) -> None:
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:
     if not gates:
         return []
-    from rollout_audit.audit.gates import evaluate
+    from rollout_audit.audit.gates import judge_gates
 
-    return [evaluate(gate, report) for gate in gates]
+    return judge_gates(gates, report)
 
 
 def _gate_line(result: GateResult) -> str:
-    word = "failed" if result.failed else "unmeasured" if result.unmeasured else "passed"
-    return f"gate {word}: {result.text}"
+    return f"gate {result.verdict}: {result.text}"
 
 
 def _exit_code(results: Sequence[GateResult]) -> int:
-    """A gate that holds outranks one that could not tell."""
-    if any(result.failed for result in results):
-        return 1
-    return 2 if any(result.unmeasured for result in results) else 0
+    if not results:
+        return 0
+    from rollout_audit.audit.gates import exit_code
+
+    return exit_code(results)

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from rollout_audit.cli.analyze import ANALYZE_EPILOG, analyze
+from rollout_audit.cli.check import CHECK_EPILOG, check
+from rollout_audit.cli.config import config
 from rollout_audit.cli.convert import CONVERT_EPILOG, convert
 from rollout_audit.cli.doctor import doctor
 from rollout_audit.cli.explain import EXPLAIN_EPILOG, explain
@@ -18,14 +20,16 @@ from rollout_audit.cli.options import Debug
 from rollout_audit.cli.presets import PRESETS_EPILOG, presets
 from rollout_audit.cli.recommend import RECOMMEND_EPILOG, recommend
 from rollout_audit.cli.schema import schema
+from rollout_audit.cli.settings import apply_settings
 from rollout_audit.cli.sweep import SWEEP_EPILOG, sweep
+from rollout_audit.golden.settings import settings
 
 __all__ = ["app"]
 
 EPILOG = """\b
 Exit codes:
   0    done
-  1    a gate of --fail-on failed, inspect found errors, or nothing keeps the limits of recommend
+  1    a gate failed, check found something worse, inspect found errors, or nothing keeps the limits of recommend
   2    could not tell: usage, unreadable or empty input, internal error
   130  interrupted
 
@@ -59,8 +63,9 @@ Version = Annotated[
 
 
 @app.callback()
-def root(_version: Version = False, _debug: Debug = False) -> None:
+def root(context: typer.Context, _version: Version = False, _debug: Debug = False) -> None:
     """Measure how far rollout engine and trainer are apart, and what each correction would do about it."""
+    apply_settings(context, settings())
 
 
 COMMANDS: tuple[tuple[Callable[..., None], str, str], ...] = (
@@ -73,8 +78,10 @@ COMMANDS: tuple[tuple[Callable[..., None], str, str], ...] = (
     (convert, "Write a dump of any format as Parquet.", CONVERT_EPILOG),
     (presets, "List the corrections, or show one.", PRESETS_EPILOG),
     (explain, "Explain a metric.", EXPLAIN_EPILOG),
-    (schema, "Print the JSON Schema of report.json.", ""),
+    (check, "Hold a dump against a golden file.", CHECK_EPILOG),
+    (schema, "Print the JSON Schema of a file.", ""),
     (doctor, "Check what this machine offers.", ""),
 )
 for function, short_help, epilog in COMMANDS:
     app.command(short_help=short_help, epilog=epilog or None)(function)
+app.add_typer(config)

@@ -31,9 +31,10 @@ def inspect(
     output: Output = None,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
 ) -> None:
-    """Show files, fields and their mapping, counts, value ranges and faults."""
+    """Show files, fields and their mapping, counts, value ranges, faults and likely causes."""
     fields = parse_maps(field_map)
 
+    from rollout_audit.audit.causes import causes_of_dump
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.dumps.inspection import inspect_dump
     from rollout_audit.reports.inspection import inspection_document
@@ -41,5 +42,6 @@ def inspect(
 
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     inspection = inspect_dump(dump, chunk_tokens=chunk_tokens)
-    emit(inspection_document(inspection), output.value if output else None)
+    causes = causes_of_dump(dump, inspection.findings, chunk_tokens=chunk_tokens)
+    emit(inspection_document(inspection, causes), output.value if output else None)
     raise typer.Exit(1 if inspection.has_errors else 0)

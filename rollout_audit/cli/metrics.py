@@ -82,13 +82,14 @@ def metrics(
     from rollout_audit.reports.dialect import pooled_document, steps_document
     from rollout_audit.reports.terminal import emit
 
-    say(config_text(trainer, config))
-    for warning in config_warnings(trainer, config):
-        say(f"warning: {warning}")
+    read_as, warnings = config_text(trainer, config), config_warnings(trainer, config)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
     if per_step:
         document = steps_document(trainer, trainer_metrics(dump, trainer, config, per_step=True, **how))
     else:
         document = pooled_document(trainer, trainer_metrics(dump, trainer, config, **how))
+    say(read_as)
+    for warning in warnings:
+        say(f"warning: {warning}")
     emit(document, output.value if output else None)

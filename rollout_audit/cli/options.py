@@ -17,6 +17,8 @@ __all__ = [
     "Debug",
     "Device",
     "DeviceName",
+    "Digest",
+    "DigestName",
     "Dumps",
     "InputFormat",
     "Join",
@@ -66,6 +68,11 @@ class ModeName(StrEnum):
 class OnFaultName(StrEnum):
     STOP = "stop"
     DROP = "drop"
+
+
+class DigestName(StrEnum):
+    FOOTER = "footer"
+    FULL = "full"
 
 
 class DeviceName(StrEnum):
@@ -149,6 +156,13 @@ Workers = Annotated[
 Device = Annotated[
     DeviceName,
     typer.Option(envvar="ROLLOUT_AUDIT_DEVICE", help="Where the arithmetic runs; auto takes CUDA."),
+]
+Digest = Annotated[
+    DigestName,
+    typer.Option(
+        envvar="ROLLOUT_AUDIT_DIGEST",
+        help="What the digest of an input covers: its size and footer, or all of its contents.",
+    ),
 ]
 ChunkTokens = Annotated[
     int,

@@ -14,6 +14,8 @@ from rollout_audit.cli.options import (
     ChunkTokens,
     Device,
     DeviceName,
+    InputFormat,
+    Join,
     Layout,
     Limit,
     Maps,
@@ -107,7 +109,9 @@ def recommend(
     max_kl: MaxKl = MAX_KL,
     trainer: ForTrainer = None,
     field_map: Maps = None,
+    input_format: InputFormat = None,
     layout: Layout = None,
+    join: Join = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -121,9 +125,10 @@ def recommend(
     fields, span = parse_maps(field_map), parse_steps(steps)
     if bool(dumps) == (report is not None):
         raise UsageError("give either DUMP... or --from REPORT")
-    if report is not None and any((field_map, layout, mode, steps, limit)):
+    if report is not None and any((field_map, input_format, layout, join, mode, steps, limit)):
         raise UsageError(
-            "--map, --layout, --mode, --steps and --limit are for a dump; the report of --from has its own"
+            "--map, --input-format, --layout, --join, --mode, --steps and --limit are for a dump; "
+            "the report of --from has its own"
         )
 
     from rollout_audit.audit.analyze import analyze
@@ -139,7 +144,7 @@ def recommend(
     limits = Limits(min_ess, max_masked, max_mass_lost, max_bounded, max_kl)
     source: str | Report = report or ""
     if dumps:
-        dump = open_dump(dumps, field_map=fields, layout=layout)
+        dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
         with progress(dump.total_rows) as advance:
             source = analyze(
                 dump,

@@ -13,6 +13,8 @@ from rollout_audit.cli.options import (
     ChunkTokens,
     Device,
     DeviceName,
+    InputFormat,
+    Join,
     Layout,
     Limit,
     Maps,
@@ -150,7 +152,9 @@ def sweep(
     joint: Joint = True,
     per_step_grid: PerStepGrid = False,
     field_map: Maps = None,
+    input_format: InputFormat = None,
     layout: Layout = None,
+    join: Join = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -164,7 +168,15 @@ def sweep(
 ) -> None:
     """Try thresholds by the thousand: levels, bounds, rejection rules and vetoes."""
     fields, span = parse_maps(field_map), parse_steps(steps)
-    reading = {"--map": fields, "--layout": layout, "--mode": mode, "--steps": span, "--limit": limit}
+    reading = {
+        "--map": fields,
+        "--input-format": input_format,
+        "--layout": layout,
+        "--join": join,
+        "--mode": mode,
+        "--steps": span,
+        "--limit": limit,
+    }
     _check_source(dumps, source, out, [name for name, value in reading.items() if value])
     grid = _grid(level, bound, upper, lower, several(rule, "ROLLOUT_AUDIT_RULE"), veto, joint=joint)
 
@@ -176,7 +188,7 @@ def sweep(
     if source is not None:
         report = try_grid(source, grid, per_step_grid=per_step_grid)
     else:
-        dump = open_dump(dumps or [], field_map=fields, layout=layout)
+        dump = open_dump(dumps or [], field_map=fields, layout=layout, input_format=input_format, join=join)
         with progress(dump.total_rows, quiet=quiet) as advance:
             report = try_grid(
                 dump,

@@ -77,7 +77,7 @@ def _conditions(rule: Rule) -> str:
 def _weight_text(weight: Weight) -> str:
     if weight.level is Level.NONE:
         return ""
-    text = f"{weight.level.value} weight"
+    text = f"{weight.level} weight"
     if weight.bound is Bound.TRUNCATE:
         text += f" capped at {weight.upper:g}"
     elif weight.bound is not Bound.NONE:

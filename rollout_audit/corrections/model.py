@@ -93,7 +93,7 @@ class Aggregation(StrEnum):
     @property
     def per_row(self) -> bool:
         """Whether the rule decides on whole responses."""
-        return self.value.startswith("seq_")
+        return self.startswith("seq_")
 
 
 class Rows(StrEnum):
@@ -183,7 +183,7 @@ class Rule:
     @property
     def name(self) -> str:
         """The name verl's option has where it has one: `token_k1`, `seq_mean_k3`."""
-        return f"{self.aggregation.value}_{self.statistic.value}"
+        return f"{self.aggregation}_{self.statistic}"
 
     @property
     def by_batch(self) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KINDS", "Fault", "TokenColumn", "check_tokens", "constant_tails", "without_rows"]
+__all__ = ["KINDS", "LIKELY_CAUSE", "Fault", "TokenColumn", "check_tokens", "constant_tails", "without_rows"]
 
 KINDS: dict[str, tuple[Severity, str]] = {
     "nan": ("error", "{column} is NaN under mask 1"),
@@ -45,6 +45,18 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "mask_missing": ("info", "{column} is null: all tokens of the row count as the response"),
 }
 """kind → severity and message; `{detail}` is a value or a name of the first occurrence, `{rows}` says how many"""
+
+LIKELY_CAUSE: dict[str, str] = {
+    "placeholder": "placeholder",
+    "zero_placeholder": "placeholder",
+    "nan": "broken_rows",
+    "infinite": "broken_rows",
+    "null": "broken_rows",
+    "missing_row": "broken_rows",
+    "constant_rollout": "broken_rows",
+    "constant_trainer": "broken_rows",
+}
+"""kind → the cause that it speaks for; the other kinds say themselves what is wrong"""
 
 _ALWAYS = (-9999.0, -99999.0, -1e9, -1e10, float(np.finfo(np.float32).min))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollout_audit.dumps.fault_log import DroppedRow, FaultLog
-from rollout_audit.dumps.faults import KINDS, Fault
+from rollout_audit.dumps.faults import KINDS, LIKELY_CAUSE, Fault
 from rollout_audit.dumps.packing import CheckedChunk, pack, select_rows
 from rollout_audit.dumps.per_row import WholeNumbers, steps_of
 from rollout_audit.dumps.rows import row_uid
@@ -138,8 +138,9 @@ def _refusal(errors: Sequence[Fault], file: str, chunk: Chunk) -> str:
         place += f", position {first.position}"
     more = sum(fault.count for fault in errors) - 1
     others = f" (and {more} more so far)" if more else ""
+    cause = f"; likely cause: {LIKELY_CAUSE[first.kind]}" if first.kind in LIKELY_CAUSE else ""
     sequences = "1 sequence" if rows == 1 else f"{rows} sequences"
     return (
-        f"{file}, {place}: {first.message}{others}; run `rollout-audit inspect` to see all, "
+        f"{file}, {place}: {first.message}{others}{cause}; run `rollout-audit inspect` to see all, "
         f"or --on-fault drop to leave {sequences} out so far"
     )

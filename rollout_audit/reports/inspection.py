@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from rollout_audit.audit.causes.model import Cause
 from rollout_audit.dumps.inspection import FieldInspection, FileInspection, Inspection
+from rollout_audit.reports.causes import causes_blocks
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.findings import findings_table
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
@@ -16,21 +18,23 @@ __all__ = ["inspection_document"]
 FILES_SHOWN = 20
 
 
-def inspection_document(inspection: Inspection) -> Document:
+def inspection_document(inspection: Inspection, causes: Sequence[Cause] = ()) -> Document:
     """As JSON everything; as records one line a finding."""
+    whole = asdict(inspection) | {"causes": [asdict(cause) for cause in causes]}
     return Document(
-        tuple(_blocks(inspection)),
-        json=lambda: json.dumps(asdict(inspection), ensure_ascii=False, allow_nan=False, indent=2) + "\n",
+        tuple(_blocks(inspection, causes)),
+        json=lambda: json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=2) + "\n",
         records=lambda: [asdict(finding) for finding in inspection.findings],
     )
 
 
-def _blocks(inspection: Inspection) -> Iterator[Block]:
+def _blocks(inspection: Inspection, causes: Sequence[Cause]) -> Iterator[Block]:
     yield _verdict(inspection)
     yield Note(
         f"{amount(len(inspection.files), 'file')}, {amount(inspection.rows, 'row')} ({inspection.empty_rows:,} "
         f"without a token), {amount(inspection.tokens, 'token')}, {inspection.valid_tokens:,} of them valid."
     )
+    yield from causes_blocks(causes)
     if inspection.findings:
         yield findings_table(inspection.findings)
     yield _files(inspection.files)

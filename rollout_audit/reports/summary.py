@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rollout_audit.audit.report import HealthVerdict, Report
+from rollout_audit.reports.causes import causes_blocks
 from rollout_audit.reports.correction_table import correction_table
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.findings import dropped_table, findings_table
@@ -37,6 +38,7 @@ def _blocks(report: Report, gates: Sequence[str]) -> Iterator[Block]:
     yield Verdict(report.status, report.headline)
     yield from (Note(line) for line in _preamble(report))
     yield from (Note(line) for line in gates)
+    yield from causes_blocks(report.causes)
     yield from _health(report)
     if report.findings:
         yield findings_table(report.findings)

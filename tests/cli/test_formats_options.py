@@ -37,7 +37,7 @@ def test_inspect_shows_the_format_of_each_file(name: str, run: Any) -> None:
 
 def test_layout_and_join_reach_the_figures(run: Any) -> None:
     roll = run("metrics", FORMATS / "roll", "--trainer", "verl", "--layout", "roll", "--format", "json")
-    assert (roll.code, roll.err) == (0, "")
+    assert (roll.code, roll.err) == (0, "verl 2026-08 reads: no correction\n")
     slime = FORMATS / "slime/grpo_run"
     alone = run("metrics", slime / "train_data", "--trainer", "verl", "--format", "json")
     arguments = ("metrics", slime / "rollout_data", "--join", slime / "train_data", "--trainer", "verl")

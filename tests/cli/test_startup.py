@@ -29,7 +29,7 @@ def test_answers_without_loading_anything_heavy(argument: str) -> None:
     "command",
     [
         *("analyze", "metrics", "sweep", "merge", "recommend", "inspect", "convert", "presets", "explain", "schema"),
-        "doctor",
+        *("check", "doctor", "config"),
     ],
 )
 def test_help_of_a_command_is_light_and_begins_with_a_verb(command: str) -> None:
@@ -37,8 +37,17 @@ def test_help_of_a_command_is_light_and_begins_with_a_verb(command: str) -> None
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stderr.strip() == "0"
     first = result.stdout.split("\n\n")[1].strip()
-    verbs = {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check", "Try", "Join", "Write", "Rank"}
+    verbs = {"Audit", "Compute", "Show", "List", "Explain", "Print", "Check", "Try", "Join", "Write", "Rank", "Hold"}
     assert first.split()[0] in verbs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("--golden", "none.json"), 2), (("--expect-bitwise",), 1), (("--export", "junit"), 2)]
+)
+def test_check_loads_torch_for_an_audit_alone(arguments: tuple[str, ...], code: int, dump: Path) -> None:
+    probe = PROBE.format(arguments=["check", str(dump), *arguments], heavy=["matplotlib", "numba", "torch"])
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
+    assert result.stderr.splitlines()[-1].strip() == str(code)
 
 
 def test_help_states_commands_and_exit_codes(run) -> None:

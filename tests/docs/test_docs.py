@@ -17,19 +17,24 @@ import pytest
 
 import rollout_audit
 from rollout_audit.__main__ import main
+from rollout_audit.golden.schemas import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = (
     "README.md",
     "docs/README.md",
+    "docs/ci.md",
     "docs/how-it-works.md",
     "docs/recording.md",
     "docs/trainers.md",
     "sample_data/README.md",
     "reports/README.md",
 )
-MADE = ("README.md", "docs/cli.md", "docs/metrics.md", "docs/report-schema.json", "docs/trainers.md")
+MADE = (
+    *("README.md", "docs/ci.md", "docs/cli.md", "docs/metrics.md", "docs/trainers.md"),
+    *(f"docs/{name}-schema.json" for name in SCHEMAS),
+)
 LEFT_OUT = "…"
 OTHER_TOOLS = ("make", "pip")
 

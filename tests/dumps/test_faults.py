@@ -358,7 +358,8 @@ def test_refusal_is_one_line_that_says_what_to_do(write: Any) -> None:
         list(open_dump(write(**(_sound() | {"rollout_log_probs": bad}))).chunks())
     assert str(raised.value) == (
         "dump.parquet, row 0, position 1: rollout_log_probs is NaN under mask 1 (and 2 more so far); "
-        "run `rollout-audit inspect` to see all, or --on-fault drop to leave 2 sequences out so far"
+        "likely cause: broken_rows; run `rollout-audit inspect` to see all, "
+        "or --on-fault drop to leave 2 sequences out so far"
     )
 
 

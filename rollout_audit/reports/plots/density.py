@@ -70,7 +70,7 @@ def _finding(report: Report, sample: TokenSample) -> str:
 def _subtitle(report: Report, sample: TokenSample, floor: float) -> str:
     lower = np.minimum(sample.training_log_probs, sample.rollout_log_probs)
     outside = int((lower < floor).sum())
-    rows = "" if sample.stride == 1 else f" of every {sample.stride}th sequence"
+    rows = "" if sample.stride == 1 else f" of one sequence in {sample.stride}"
     hidden = f" {counted(outside, 'token')} below {short(floor, 2)} not shown on the right." if outside else ""
     return (
         f"{counted(len(lower), 'valid token')}{rows}; π is {report.settings.training_column}, μ is "

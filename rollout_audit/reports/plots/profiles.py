@@ -156,7 +156,7 @@ def _growth(profile: Profile, quantity: str) -> str | None:
 
 
 def _subtitle(sample: TokenSample) -> str:
-    rows = "" if sample.stride == 1 else f" of every {sample.stride}th sequence"
+    rows = "" if sample.stride == 1 else f" of one sequence in {sample.stride}"
     return (
         f"{counted(len(sample.positions), 'valid token')}{rows}. Line: mean of the bin; band: middle half of |d|; "
         f"hollow: fewer than {ENOUGH} tokens. Position counts masked tokens, length does not."

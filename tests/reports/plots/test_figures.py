@@ -261,7 +261,8 @@ class TestSequences:
         pictures = ageing.pictures
         uids = [f"$\\frac{{{i}}}$ <b>日\n{i}" for i in range(len(pictures.sequences["uid"]))]
         report = rewritten(ageing)
-        report._pictures = type(pictures)(pictures.histogram, pictures.sample, {**pictures.sequences, "uid": uids})
+        named = type(pictures)(pictures.histogram, pictures.sample, {**pictures.sequences, "uid": uids})
+        report._pictures = lambda: named
         figure = drawn("sequences", report)
         figure.draw_without_rendering()
         assert "$\\frac{" in words(figure.axes[0])
@@ -389,7 +390,7 @@ class TestRejection:
         assert pictures.sweep is not None
         report = rewritten(ageing)
         bare = {**pictures.sweep, "kept_reward_mean": np.full(len(pictures.sweep["family"]), np.nan)}
-        report._pictures = replace(pictures, sweep=bare)
+        report._pictures = lambda: replace(pictures, sweep=bare)
         figure = drawn("rejection", report)
         assert [axes.get_ylabel() for axes in figure.axes] == ["valid tokens a response"]
         assert "No rewards recorded" in subtitle(figure)

@@ -1,0 +1,120 @@
+"""The evidence that detectors look at: sampled rows with their kinds, sums of every row, faults of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rollout_audit.audit import health
+from rollout_audit.audit.causes.kinds import RowKinds
+from rollout_audit.audit.causes.sampled import Array, Flags, Ints, SampledRows
+from rollout_audit.dumps.chunk import Finding
+
+__all__ = ["Exhibit"]
+
+STEP_ROWS, STEP_TOKENS = 8, 200
+"""A step with less is too small a batch for a limit to mean anything"""
+NO_STAGES: Mapping[str, Mapping[str, float | int | None]] = {"raw": {}, "bounded": {}, "normalised": {}, "kept": {}}
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """Everything is plain NumPy."""
+
+    sample: SampledRows
+    table: Mapping[str, Array]
+    """columns [rows] of every row with a valid token: step, valid_tokens, sum_d, sum_abs_d, sum_k3, min_d, …; and
+    policy_age, policy_version where recorded"""
+    findings: Sequence[Finding]
+    training: str
+    """name of the column"""
+    rollout: str
+    files: Sequence[str]
+
+    @cached_property
+    def kinds(self) -> RowKinds:
+        return RowKinds(self.sample)
+
+    @cached_property
+    def clean(self) -> Flags:
+        """[tokens] of the sample that no kind of row explains, and no appended end of sequence."""
+        tokens = ~self.kinds.flagged[self.sample.row]
+        tokens[self.sample.last[self.appended]] = False
+        return np.asarray(tokens)
+
+    @cached_property
+    def appended(self) -> Flags:
+        """[rows] whose last token alone is certain to the rollout side and not to the trainer."""
+        return np.asarray(self.sample.appended & ~self.kinds.flagged)
+
+    def count(self, *kinds: str) -> int:
+        """Occurrences of faults of those kinds."""
+        return sum(finding.count for finding in self.findings if finding.kind in kinds)
+
+    def place(self, row: int) -> str:
+        """A sampled row, by name."""
+        return f"{self.files[self.sample.file[row]]} row {self.sample.number[row]}"
+
+    @cached_property
+    def tokens(self) -> int:
+        return int(self.table["valid_tokens"].sum()) if len(self.table) else 0
+
+    @cached_property
+    def steps(self) -> Ints:
+        """Distinct steps, ascending."""
+        return np.unique(self.table["step"]).astype(np.int64) if len(self.table) else np.empty(0, np.int64)
+
+    @cached_property
+    def rows_of_steps(self) -> tuple[Ints, ...]:
+        """For each of `steps` its rows in the table, ascending; sorted once: a dump may have thousands."""
+        step = self.table["step"]
+        order = np.argsort(step, kind="stable")
+        parts = np.split(order, np.searchsorted(step[order], self.steps[1:]))
+        return tuple(np.asarray(part, dtype=np.int64) for part in parts) if len(self.steps) else ()
+
+    @cached_property
+    def row_gap(self) -> Array:
+        """[rows of the table] log of the mean |d|: what a few wild rows or long ones do not move."""
+        mean = self.table["sum_abs_d"] / np.maximum(self.table["valid_tokens"], 1)
+        return np.asarray(np.log(mean + 1e-9))
+
+    def figures(self, rows: Ints | slice) -> dict[str, float | int | None]:
+        """The metrics of those rows, taken as one batch, that have a health limit of their own."""
+        column = {name: self.table[name][rows] for name in ("valid_tokens", "sum_d", "sum_k3", "min_d", "sum_chi2")}
+        if not len(column["sum_d"]):
+            return {}
+        n = max(float(column["valid_tokens"].sum()), 1.0)
+        with np.errstate(over="ignore"):
+            ratio = float(np.exp(-column["sum_d"] / np.maximum(column["valid_tokens"], 1)).mean())
+        vetoed = column["min_d"] < np.log(1e-4)
+        found = {
+            "kl_k1": -float(column["sum_d"].sum()) / n,
+            "kl_k3": float(column["sum_k3"].sum()) / n,
+            "chi2_token": float(column["sum_chi2"].sum()) / n - 1.0,
+            "ppl_ratio": ratio,
+            "veto_fraction": float(vetoed.mean()) if len(vetoed) else 0.0,
+        }
+        return {name: value if np.isfinite(value) else 1e300 for name, value in found.items()}
+
+    @cached_property
+    def pooled(self) -> Mapping[str, float | int | None]:
+        return self.figures(slice(None))
+
+    @cached_property
+    def past_limits(self) -> tuple[str, ...]:
+        """Metrics past a health limit, pooled or in a step that is large enough to say."""
+        if not self.tokens:
+            return ()
+        scopes = [self.pooled]
+        for rows in self.rows_of_steps if len(self.steps) > 1 else ():
+            if len(rows) >= STEP_ROWS and self.table["valid_tokens"][rows].sum() >= STEP_TOKENS:
+                scopes.append(self.figures(rows))
+        return tuple(dict.fromkeys(name for scope in scopes for name in _broken(scope)))
+
+
+def _broken(figures: Mapping[str, float | int | None]) -> list[str]:
+    verdicts = health.judge(health.Figures(figures, {}, NO_STAGES, {}, ""))
+    return [v.metric for v in verdicts if v.status in ("critical", "warn") and v.metric in figures]

@@ -1,0 +1,200 @@
+"""The rows that causes are read from: valid tokens end to end, and how a row fits another one or itself shifted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LAGS", "SampledRows", "fisher_z"]
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+LAGS = (-3, -2, -1, 0, 1, 2, 3)
+BIG = 1.5
+"""A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
+WINDOW = 64
+"""Tokens from the start of a row that are held against other rows"""
+COMPARED = 64
+"""Rows of one step that are held against others"""
+CANDIDATES = 512
+"""Rows of one step that they are held against"""
+
+
+def fisher_z(correlation: Array, pairs: Array) -> Array:
+    """Standard errors of a correlation above 0: atanh(c)·√(n − 3), 0 below four pairs."""
+    bounded = np.clip(correlation, -0.999999, 0.999999)
+    return np.asarray(np.arctanh(bounded) * np.sqrt(np.maximum(pairs - 3.0, 0.0)))
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """Valid tokens of some rows of the dump, whole rows, in their order. Rows without a valid token are not there."""
+
+    training: Array
+    """[tokens] log π"""
+    rollout: Array
+    """[tokens] log μ"""
+    position: Ints
+    """[tokens] place in the response, masked tokens counted"""
+    row: Ints
+    """[tokens] index of the row among the sampled ones, ascending"""
+    step: Ints
+    """[rows]"""
+    file: Ints
+    """[rows] index of the file"""
+    number: Ints
+    """[rows] place in the file"""
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Array]) -> SampledRows:
+        """From the columns [tokens] that the pass keeps."""
+        file, number = columns["file"].astype(np.int64), columns["row"].astype(np.int64)
+        starts = np.ones(len(file), dtype=bool)
+        starts[1:] = (np.diff(file) != 0) | (np.diff(number) != 0)
+        return cls(
+            training=columns["training"],
+            rollout=columns["rollout"],
+            position=columns["position"].astype(np.int64),
+            row=np.cumsum(starts) - 1,
+            step=columns["step"].astype(np.int64)[starts],
+            file=file[starts],
+            number=number[starts],
+        )
+
+    @property
+    def tokens(self) -> int:
+        return len(self.training)
+
+    @property
+    def rows(self) -> int:
+        return len(self.step)
+
+    @cached_property
+    def log_ratio(self) -> Array:
+        return self.training - self.rollout
+
+    @cached_property
+    def lengths(self) -> Ints:
+        return np.bincount(self.row, minlength=self.rows).astype(np.int64)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """[rows] first token of each row."""
+        return np.asarray(np.cumsum(self.lengths) - self.lengths, dtype=np.int64)
+
+    @cached_property
+    def last(self) -> Ints:
+        """[rows] last token of each row."""
+        return np.asarray(np.cumsum(self.lengths) - 1, dtype=np.int64)
+
+    @cached_property
+    def typical(self) -> float:
+        """Median |d|."""
+        return float(np.median(np.abs(self.log_ratio))) if self.tokens else 0.0
+
+    @cached_property
+    def big(self) -> Flags:
+        """[tokens] |d| above BIG and above ten medians: what even noise does not do."""
+        return np.asarray(np.abs(self.log_ratio) > max(BIG, 10.0 * self.typical))
+
+    @cached_property
+    def appended(self) -> Flags:
+        """[rows] whose last token is certain to the rollout side, exactly, and below e^−1 to the trainer."""
+        return np.asarray((self.rollout[self.last] == 0.0) & (self.training[self.last] < -1.0))
+
+    @cached_property
+    def compared(self) -> Flags:
+        """[tokens] that correlations look at: one appended token would spoil that of a short row."""
+        tokens = np.ones(self.tokens, dtype=bool)
+        tokens[self.last[self.appended]] = False
+        return tokens
+
+    def sums(self, values: NDArray[np.generic], tokens: Ints | None = None) -> Array:
+        """[rows] sum over the tokens of each row, or over those tokens alone."""
+        row = self.row if tokens is None else self.row[tokens]
+        return np.asarray(np.bincount(row, weights=values, minlength=self.rows), dtype=np.float64)
+
+    def share(self, flags: Flags) -> Array:
+        """[rows] share of the row's tokens that are flagged."""
+        return self.sums(flags) / np.maximum(self.lengths, 1)
+
+    @cached_property
+    def roots(self) -> tuple[Array, Array]:
+        """√π and √μ: bounded, so that no single unlikely token decides a correlation."""
+        return np.exp(self.training / 2.0), np.exp(np.minimum(self.rollout, 0.0) / 2.0)
+
+    @cached_property
+    def lag_moments(self) -> Array:
+        """[lags, rows, 6] n and Σ of x, y, x², y², xy over pairs (π at i, μ at i + lag) of one row."""
+        return np.stack([self._moments(lag) for lag in LAGS])
+
+    def _moments(self, lag: int) -> Array:
+        x, y = self.roots
+        i = np.arange(max(0, -lag), max(0, self.tokens - max(0, lag)), dtype=np.int64)
+        i = i[(self.row[i] == self.row[i + lag]) & (self.position[i + lag] - self.position[i] == lag)]
+        i = i[self.compared[i] & self.compared[i + lag]]
+        a, b = x[i], y[i + lag]
+        return np.stack([self.sums(v, i) for v in (np.ones(len(i)), a, b, a * a, b * b, a * b)], axis=1)
+
+    @cached_property
+    def row_correlations(self) -> Array:
+        """[lags, rows]; 0 where a row has no variance."""
+        return correlation(self.lag_moments)
+
+    @cached_property
+    def pooled_correlations(self) -> Array:
+        """[lags] over all pairs of all rows."""
+        return correlation(self.lag_moments.sum(axis=1))
+
+    @cached_property
+    def pairs(self) -> Array:
+        """[lags, rows]"""
+        return np.asarray(self.lag_moments[..., 0])
+
+    def best_partners(self, wanted: Flags) -> tuple[Ints, Array, Array]:
+        """[rows] which other row of the step has the rollout log-probs that fit best, how well, over how many tokens.
+
+        −1 for rows not wanted, or past the number that is looked at in each step.
+        """
+        partner, fit, overlap = np.full(self.rows, -1), np.zeros(self.rows), np.zeros(self.rows)
+        for step in np.unique(self.step[wanted]):
+            own = np.flatnonzero(self.step == step)[:CANDIDATES]
+            chosen = own[wanted[own]][:COMPARED]
+            if len(own) > 1 and len(chosen):
+                partner[chosen], fit[chosen], overlap[chosen] = self._partners(chosen, own)
+        return partner, fit, overlap
+
+    def _partners(self, chosen: Ints, own: Ints) -> tuple[Ints, Array, Array]:
+        x, in_x = self._window(self.roots[0], chosen)
+        y, in_y = self._window(self.roots[1], own)
+        products = ((in_x, in_y), (x, in_y), (in_x, y), (x * x, in_y), (in_x, y * y), (x, y))
+        moments = np.stack([a @ b.T for a, b in products], axis=-1)
+        z = fisher_z(correlation(moments), moments[..., 0])
+        z[chosen[:, None] == own[None, :]] = -np.inf
+        best = z.argmax(axis=1)
+        at = (np.arange(len(chosen)), best)
+        return own[best], correlation(moments)[at], moments[..., 0][at]
+
+    def _window(self, values: Array, rows: Ints) -> tuple[Array, Array]:
+        """[rows, WINDOW] the first values of these rows, 0 beyond their end; and 1 where there is a value."""
+        place = np.arange(WINDOW)
+        inside = place < self.lengths[rows, None]
+        at = np.minimum(self.starts[rows, None] + place, self.tokens - 1)
+        inside &= self.compared[at]
+        return values[at] * inside, inside.astype(np.float64)
+
+
+def correlation(moments: Array) -> Array:
+    """Pearson's, of the last axis n, Σx, Σy, Σx², Σy², Σxy; 0 where a side has no variance."""
+    n, sx, sy, sxx, syy, sxy = np.moveaxis(moments, -1, 0)
+    n = np.maximum(n, 1.0)
+    vx, vy = sxx / n - (sx / n) ** 2, syy / n - (sy / n) ** 2
+    sound = (vx > 1e-10) & (vy > 1e-10)
+    scale = np.sqrt(np.where(sound, vx * vy, 1.0))
+    return np.asarray(np.where(sound, (sxy / n - sx * sy / n**2) / scale, 0.0))

@@ -1,0 +1,173 @@
+"""Both sides speak of the same tokens but of another distribution: a temperature or a truncation on one side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rollout_audit.audit.causes.exhibit import Exhibit
+from rollout_audit.audit.causes.model import Hit
+from rollout_audit.audit.causes.sampled import Array, Flags
+
+__all__ = ["temperature", "truncated_sampling"]
+
+LEAST = 40
+"""Tokens of a band or a fit"""
+SURE = 4.0
+"""Standard errors of a share from a half"""
+FEW = 10
+ONE_SIDED_CONFIDENT = 0.85
+ONE_SIDED = 0.7
+"""Even noise gives 0.5, a small bias 0.63 at most in what was recorded"""
+ALIKE = 0.5
+"""A factor on the ratio moves sure and unsure tokens alike; a temperature leaves the sure ones where they are"""
+EXPLAINED = 0.5
+LEAST_SHIFT = 0.02
+CERTAIN = -1e-6
+"""A token that was all of the nucleus lost what the others had, whatever that was: it says nothing about its size"""
+
+
+@dataclass(frozen=True)
+class _Bands:
+    """Tokens by the mean of the two log-probs, so that noise of either side does not pull them apart."""
+
+    training: Array
+    rollout: Array
+
+    @cached_property
+    def middle(self) -> Array:
+        return (self.training + self.rollout) / 2.0
+
+    @cached_property
+    def d(self) -> Array:
+        return self.training - self.rollout
+
+    def between(self, low: float, high: float) -> Flags:
+        return np.asarray((self.middle > low) & (self.middle <= high))
+
+    @property
+    def confident(self) -> Flags:
+        return self.between(-0.7, -0.02)
+
+    def median(self, low: float, high: float, least: int = FEW) -> float | None:
+        """Median d of a band; None where it has too few tokens."""
+        found = self.d[self.between(low, high)]
+        return float(np.median(found)) if len(found) >= least else None
+
+    @cached_property
+    def sure_against_unsure(self) -> float | None:
+        """|median d| at probabilities around 0.95 over that around 0.6."""
+        sure, unsure = self.median(-0.1, -0.02), self.median(-0.7, -0.3)
+        return abs(sure) / max(abs(unsure), 1e-6) if sure is not None and unsure is not None else None
+
+    @cached_property
+    def unlikely(self) -> float | None:
+        """Median d of tokens below e^−3."""
+        return self.median(-np.inf, -3.0, 20)
+
+
+def _bands(exhibit: Exhibit) -> _Bands:
+    clean = exhibit.clean
+    return _Bands(exhibit.sample.training[clean], exhibit.sample.rollout[clean])
+
+
+def temperature(exhibit: Exhibit) -> Hit | None:
+    """log-odds against log-odds of likely tokens is a straight line of slope 1/T, whatever the other tokens are."""
+    bands = _bands(exhibit)
+    d = bands.d[bands.confident]
+    if len(d) < LEAST or not _is_one_sided(d, ONE_SIDED_CONFIDENT):
+        return None
+    alike, unlikely, sign = bands.sure_against_unsure, bands.unlikely, np.sign(np.median(d))
+    if (alike is not None and alike >= ALIKE) or (unlikely is not None and unlikely * sign > 0):
+        return None
+    fit = _log_odds_slope(bands)
+    if fit is None:
+        return None
+    slope, explained = fit
+    if explained < EXPLAINED or (slope - 1.0) * sign <= 0:
+        return None
+    text = (
+        f"log-odds of the trainer are {slope:.2f} times those of the rollout side for tokens above 0.6, which explains "
+        f"{explained:.0%} of their distance; median d is {np.median(d):+.3f} there"
+        + ("" if unlikely is None else f" and {unlikely:+.3f} below e^−3")
+        + f": {_temperature_text(slope)}"
+    )
+    return Hit(text, min(explained, 0.95), {"temperature": _temperature(slope), "slope": slope, "explained": explained})
+
+
+def _temperature(slope: float) -> float:
+    """The temperature of the side that has one; it is taken to be the sharper one, as samplers go."""
+    return 1.0 / slope if slope > 1.0 else slope
+
+
+def _temperature_text(slope: float) -> str:
+    estimate = f"{_temperature(slope):.2f}"
+    if slope > 1.0:
+        return f"raw rollout log-probs, while the trainer divides by T ≈ {estimate}"
+    other = f"or raw ones, while it divides by T ≈ {1.0 / slope:.2f}"
+    return f"rollout log-probs at T ≈ {estimate}, while the trainer does not divide ({other})"
+
+
+def _log_odds_slope(bands: _Bands) -> tuple[float, float] | None:
+    """Orthogonal regression (equal errors on both sides), and the share of the squared distance it explains."""
+    chosen = (bands.middle > np.log(0.6)) & (bands.training < -1e-3) & (bands.rollout < -1e-3)
+    if chosen.sum() < LEAST:
+        return None
+    x, y = _log_odds(bands.rollout[chosen]), _log_odds(bands.training[chosen])
+    (vx, c), (_, vy) = np.cov(x, y)
+    if c <= 0:
+        return None
+    slope = float((vy - vx + np.sqrt((vy - vx) ** 2 + 4 * c * c)) / (2 * c))
+    rest = y - y.mean() - slope * (x - x.mean())
+    distance = float(np.mean((y - x) ** 2))
+    return slope, 1.0 - float(np.mean(rest**2)) / distance if distance else 0.0
+
+
+def _log_odds(log_prob: Array) -> Array:
+    return np.asarray(log_prob - np.log(-np.expm1(log_prob)))
+
+
+def truncated_sampling(exhibit: Exhibit) -> Hit | None:
+    """d is one-sided in every band of probability and bounded: the log of the mass that one side kept."""
+    bands = _bands(exhibit)
+    d = bands.d[(np.abs(bands.d) > 1e-4) & (bands.middle < -0.1)]
+    if len(d) < LEAST or not _is_one_sided(d, ONE_SIDED) or abs(np.median(d)) < LEAST_SHIFT:
+        return None
+    medians = _medians(bands)
+    if not medians or not _of_one_mass(medians):
+        return None
+    mass, side = float(np.exp(-abs(np.median(d)))), "rollout" if np.median(d) < 0 else "training"
+    one_side = float(max(np.mean(d < 0), np.mean(d > 0)))
+    ratio = float(np.exp(np.clip(bands.d, -20, 20)).mean())
+    text = (
+        f"{one_side:.0%} of the log-ratios of unsure tokens have one sign, with a median of {np.median(d):+.3f} "
+        f"that is bounded ({min(medians):+.3f} to {max(medians):+.3f} from sure to unlikely tokens); "
+        f"mean ratio {ratio:.3f}: the {side} side is renormalised over about {mass:.2f} of the mass"
+    )
+    return Hit(text, _confidence(one_side), {"kept_mass": mass, "one_sided": one_side, "mean_ratio": ratio})
+
+
+def _medians(bands: _Bands) -> list[float]:
+    """Median d from sure to unlikely tokens, where there are enough; of what neither side is certain of."""
+    uncertain = np.maximum(bands.training, bands.rollout) < CERTAIN
+    limited = _Bands(bands.training[uncertain], bands.rollout[uncertain])
+    limits = ((-0.1, -0.02), (-0.7, -0.1), (-2.0, -0.7), (-np.inf, -2.0))
+    return [m for limit in limits if (m := limited.median(*limit)) is not None]
+
+
+def _of_one_mass(medians: list[float]) -> bool:
+    """One sign throughout, and of one size where tokens are unsure; a top-k takes less from sure contexts."""
+    unsure = np.abs(medians[-2:])
+    return bool(len({np.sign(m) for m in medians}) == 1 and unsure.min() >= unsure.max() * ALIKE)
+
+
+def _is_one_sided(d: Array, share: float) -> bool:
+    """So large a share, and four standard errors from a half."""
+    found = max(float(np.mean(d > 0)), float(np.mean(d < 0)))
+    return found >= share and (2.0 * found - 1.0) * np.sqrt(len(d)) >= SURE
+
+
+def _confidence(one_side: float) -> float:
+    return float(np.clip(0.5 + 1.5 * (one_side - ONE_SIDED), 0.5, 0.95))

@@ -1,0 +1,62 @@
+"""Numbers that lost their digits on the way to the file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rollout_audit.audit.causes.exhibit import Exhibit
+from rollout_audit.audit.causes.model import Hit
+from rollout_audit.audit.causes.sampled import Array, Flags
+
+__all__ = ["low_precision_storage"]
+
+DISTINCT = 20
+"""Distinct values; a float32 falls on the bfloat16 grid by chance once in 65,536"""
+MATTERS = 0.1
+"""Share of the mean |d| that rounding must make up"""
+
+
+class _Grid(NamedTuple):
+    name: str
+    bits: int
+    """of the mantissa, the leading one counted"""
+
+
+GRIDS = (_Grid("bfloat16", 8), _Grid("float16", 11))
+
+
+def low_precision_storage(exhibit: Exhibit) -> Hit | None:
+    """Every value of a column lies on the bfloat16 or the float16 grid."""
+    columns = {exhibit.rollout: exhibit.sample.rollout, exhibit.training: exhibit.sample.training}
+    found = {name: grid for name, values in columns.items() if (grid := _grid_of(values)) is not None}
+    if not found:
+        return None
+    rounding = sum(_rounding(columns[name], grid) for name, grid in found.items())
+    share = rounding / max(float(np.abs(exhibit.sample.log_ratio).mean()), 1e-12)
+    names = " and ".join(f"every {name} lies on the {grid.name} grid" for name, grid in found.items())
+    text = f"{names}: rounding alone moves d by {rounding:.2g} a token, {min(share, 1.0):.0%} of the mean |d|"
+    brain = any(grid.name == "bfloat16" for grid in found.values())
+    figures = {"rounding": rounding, "share_of_mean_abs_d": share, "columns": len(found)}
+    return Hit(text, 0.95, figures, harmless=not brain and share < MATTERS)
+
+
+def _grid_of(values: Array) -> _Grid | None:
+    """The coarsest grid that holds every value other than 0."""
+    distinct = np.unique(values[values != 0])
+    if len(distinct) < DISTINCT:
+        return None
+    return next((grid for grid in GRIDS if _on_grid(distinct, grid).all()), None)
+
+
+def _on_grid(values: Array, grid: _Grid) -> Flags:
+    mantissa, _ = np.frexp(values)
+    scaled = np.ldexp(mantissa, grid.bits)
+    return np.asarray(scaled == np.rint(scaled))
+
+
+def _rounding(values: Array, grid: _Grid) -> float:
+    """Mean error of rounding to nearest: a quarter of the spacing."""
+    _, exponent = np.frexp(values)
+    return float(np.ldexp(np.where(values != 0, 0.25, 0.0), exponent - grid.bits).mean())

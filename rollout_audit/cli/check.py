@@ -1,0 +1,147 @@
+"""`rollout-audit check`: a regression gate on a golden dump."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollout_audit.cli.gates import FailOn, asked_gates
+from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.options import (
+    CHUNK_TOKENS,
+    ChunkTokens,
+    Device,
+    DeviceName,
+    Dumps,
+    InputFormat,
+    Join,
+    Layout,
+    Limit,
+    Maps,
+    Mode,
+    OnFault,
+    OnFaultName,
+    Output,
+    Steps,
+    Workers,
+)
+from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+
+__all__ = ["CHECK_EPILOG", "check"]
+
+CHECK_EPILOG = """\b
+Examples:
+  rollout-audit check tests/dump --golden tests/golden.json --update
+  rollout-audit check tests/dump --golden tests/golden.json
+  rollout-audit check tests/dump --golden tests/golden.json --export junit=check.xml --export github
+  rollout-audit check tests/dump --expect-bitwise
+
+\b
+Exit codes:
+  0    every figure is the same or better
+  1    a figure got worse, a gate failed, or a token differs where none may
+  2    a figure could not be compared, or could not tell: no golden file, unreadable input
+"""
+
+GoldenFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", envvar="ROLLOUT_AUDIT_GOLDEN", help="The figures to hold the dump against.", show_default=False
+    ),
+]
+Update = Annotated[bool, typer.Option("--update", help="Write the golden file from this dump.")]
+Every = Annotated[
+    bool, typer.Option("--all", envvar="ROLLOUT_AUDIT_ALL", help="Show the figures that have not changed, too.")
+]
+ExpectBitwise = Annotated[
+    bool,
+    typer.Option("--expect-bitwise", envvar="ROLLOUT_AUDIT_EXPECT_BITWISE", help="Fail at the first token with d ≠ 0."),
+]
+Presets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,...",
+        envvar="ROLLOUT_AUDIT_PRESETS",
+        help="Corrections to run; the first is the reference, which is held against the file step by step.",
+        show_default="those of the golden file, else decoupled_token_is",
+    ),
+]
+Exports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--export",
+        metavar="KIND[=FILE]",
+        help=(
+            "Also write junit, gitlab, json, plain or markdown to a file, github annotations (stderr without a file) "
+            "or a step-summary ($GITHUB_STEP_SUMMARY). Repeatable; in ROLLOUT_AUDIT_EXPORT parted by ;"
+        ),
+        show_default=False,
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr.")
+]
+
+
+def check(
+    dumps: Dumps,
+    golden: GoldenFile = None,
+    update: Update = False,
+    every: Every = False,
+    expect_bitwise: ExpectBitwise = False,
+    presets: Presets = None,
+    fail_on: FailOn = None,
+    export: Exports = None,
+    field_map: Maps = None,
+    input_format: InputFormat = None,
+    layout: Layout = None,
+    join: Join = None,
+    mode: Mode = None,
+    steps: Steps = None,
+    limit: Limit = None,
+    on_fault: OnFault = OnFaultName.STOP,
+    output: Output = None,
+    workers: Workers = None,
+    device: Device = DeviceName.AUTO,
+    chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    quiet: Quiet = False,
+) -> None:
+    """Hold a dump against a golden file: numbers as numbers, each with its tolerance and its direction."""
+    fields, span = parse_maps(field_map), parse_steps(steps)
+    gates = asked_gates(fail_on)
+    names = [name.strip() for name in (presets or "").split(",") if name.strip()]
+
+    from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.golden.check import check as hold
+    from rollout_audit.golden.document import check_document, left_out
+    from rollout_audit.golden.exports import parse_exports, write_exports
+    from rollout_audit.reports.terminal import emit
+
+    exports = parse_exports(several(export, "ROLLOUT_AUDIT_EXPORT"))
+    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    with progress(dump.total_rows, quiet=quiet) as advance:
+        result = hold(
+            dump,
+            golden,
+            update=update,
+            expect_bitwise=expect_bitwise,
+            presets=names or None,
+            gates=gates,
+            mode=mode.value if mode else None,
+            on_fault=on_fault.value,
+            steps=span,
+            limit=limit,
+            device=device.value,
+            workers=workers,
+            chunk_tokens=chunk_tokens,
+            dumps=dumps,
+            on_progress=advance,
+        )
+    written = write_exports(exports, result)
+    emit(check_document(result, every=every), output.value if output else None)
+    for text in left_out(result):
+        say(text, quiet=quiet)
+    for file in [*([golden] if result.updated and golden else []), *written]:
+        say(f"wrote {file}", quiet=quiet)
+    raise typer.Exit(result.exit_code)

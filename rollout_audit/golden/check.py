@@ -1,0 +1,212 @@
+"""A dump held against a golden file: the whole of `rollout-audit check`, as one function.
+
+What needs torch is loaded when an audit begins: a missing file and bitwise agreement are told in a third of the time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
+
+from rollout_audit.audit.bitwise import FirstDifference, first_difference
+from rollout_audit.audit.report import Report
+from rollout_audit.corrections.presets import REFERENCE_PRESET
+from rollout_audit.dumps.digest import with_content_digests
+from rollout_audit.dumps.dump import Dump
+from rollout_audit.errors import OldGoldenError, UsageError
+from rollout_audit.golden.compare import Comparison, compare
+from rollout_audit.golden.figures import Figure, FigureKey, figures_of
+from rollout_audit.golden.model import Golden, golden_of, read_golden, settings_of, write_golden
+from rollout_audit.golden.settings import gates_of, settings, tolerances_of
+from rollout_audit.golden.tolerances import tolerances_for
+
+if TYPE_CHECKING:
+    from rollout_audit.audit.gates import Gate, GateResult
+    from rollout_audit.audit.plan import Device
+
+__all__ = ["CheckResult", "check"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a check found."""
+
+    golden: str | None
+    """the golden file as named; None where none was asked for"""
+    rows: Sequence[Comparison] = ()
+    """worst first"""
+    notes: Sequence[str] = ()
+    """said before anything else: another dump, other settings"""
+    gates: Sequence[GateResult] = ()
+    bitwise: FirstDifference | None = None
+    bitwise_asked: bool = False
+    updated: bool = False
+    left_out: Mapping[str, str] | None = None
+    """after an update: figures without a value → why"""
+    golden_lines: Mapping[str, int] | None = None
+    """figure → its line in the golden file, for annotations"""
+
+    @property
+    def exit_code(self) -> int:
+        """0 the same or better, 1 something got worse or a gate failed, 2 something could not be compared."""
+        verdicts = set() if self.updated else {row.verdict for row in self.rows}
+        gates = {gate.verdict for gate in self.gates}
+        if "worse" in verdicts or "failed" in gates or self.bitwise is not None:
+            return 1
+        return 2 if "unmeasured" in verdicts | gates else 0
+
+    def count(self, verdict: str) -> int:
+        return sum(row.verdict == verdict for row in self.rows)
+
+
+class Selection(TypedDict, total=False):
+    """Which rows are read, and how."""
+
+    mode: Literal["decoupled", "bypass"] | None
+    on_fault: Literal["stop", "drop"]
+    steps: tuple[int | None, int | None] | None
+    limit: int | None
+    chunk_tokens: int
+
+
+class Reading(Selection, total=False):
+    """Options of `analyze` that a check passes on."""
+
+    device: Device
+    workers: int | None
+    on_progress: Callable[[int], None] | None
+
+
+def check(
+    dump: Dump,
+    golden: str | os.PathLike[str] | None = None,
+    *,
+    update: bool = False,
+    expect_bitwise: bool = False,
+    presets: Sequence[str] | None = None,
+    tolerances: Mapping[str, Mapping[str, object]] | None = None,
+    gates: Sequence[Gate] | None = None,
+    dumps: Sequence[str] = ("DUMP",),
+    **reading: Unpack[Reading],
+) -> CheckResult:
+    """Hold a dump against a golden file, gates, and the promise of bitwise agreement.
+
+    Args:
+        dump: what `open_dump` returned.
+        golden: the file; may be left out where gates or `expect_bitwise` say what to check.
+        update: write the file instead of failing; what changed is still in the result.
+        expect_bitwise: whether the first d ≠ 0 fails.
+        presets: corrections to run, by name; the first is the reference. Else those of the golden file.
+        tolerances: metric → atol, rtol, direction; by default those of the settings file.
+        gates: conditions that fail the check; by default those of the settings file.
+        dumps: how the dump was named, for the command in an error.
+        reading: as for `analyze`.
+
+    Raises:
+        ReportError: no golden file, or one that cannot be read.
+        DumpError: the dump cannot be audited as asked.
+        UsageError: nothing to check against, an unknown preset or metric.
+    """
+    conditions = gates_of(settings()) if gates is None else gates
+    if golden is None and not expect_bitwise and not conditions:
+        raise UsageError("nothing to check against: give --golden FILE, --expect-bitwise or a gate")
+    asked = tolerances_of(settings()) if tolerances is None else tolerances
+    old = None if golden is None else _old(golden, dumps, update=update)
+    bitwise = first_difference(dump, **_selection(reading)) if expect_bitwise else None
+    found = CheckResult(None, bitwise=bitwise, bitwise_asked=expect_bitwise)
+    if golden is None and not conditions:
+        return found
+    report, results = _audited(dump, _presets(presets, old), conditions, reading)
+    found = replace(found, gates=results)
+    return found if golden is None else _against(golden, old, report, found, asked, update=update)
+
+
+def _audited(
+    dump: Dump, presets: Sequence[str], gates: Sequence[Gate], reading: Reading
+) -> tuple[Report, Sequence[GateResult]]:
+    from rollout_audit.audit.analyze import analyze
+    from rollout_audit.audit.gates import check_names, judge_gates
+
+    check_names(gates, presets)
+    report = analyze(with_content_digests(dump), presets=presets, sweep=False, edges=True, **reading)
+    return report, judge_gates(gates, report)
+
+
+def _against(
+    golden: str | os.PathLike[str],
+    old: Golden | None,
+    report: Report,
+    found: CheckResult,
+    asked: Mapping[str, Mapping[str, object]],
+    *,
+    update: bool,
+) -> CheckResult:
+    new, left_out = golden_of(report, {} if old is None else old.tolerances, asked)
+    if update:
+        write_golden(new, golden)
+    return replace(
+        found,
+        golden=os.fspath(golden),
+        rows=[] if old is None else _rows(old, report, asked),
+        notes=[] if old is None else [*_other_dump(old, new), *_other_settings(old, report)],
+        updated=update,
+        left_out=left_out if update else None,
+        golden_lines=_lines(golden),
+    )
+
+
+def _selection(reading: Reading) -> Selection:
+    return cast("Selection", {name: value for name, value in reading.items() if name in Selection.__annotations__})
+
+
+def _presets(asked: Sequence[str] | None, old: Golden | None) -> list[str]:
+    """The golden file's reference stays the reference, whatever is added before it."""
+    recorded = old.settings.presets if old else [REFERENCE_PRESET]
+    names = list(dict.fromkeys(asked or recorded))
+    return sorted(names, key=lambda name: name != recorded[0])
+
+
+def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) -> Golden | None:
+    """None where there is nothing to hold the dump against, because the file is about to be written."""
+    if update and not Path(golden).exists():
+        return None
+    try:
+        return read_golden(golden, dumps)
+    except OldGoldenError:
+        if update:
+            return None
+        raise
+
+
+def _rows(old: Golden, report: Report, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:
+    expected = {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
+    tolerances = tolerances_for({key.name for key in expected}, old.tolerances, asked)
+    return compare(expected, figures_of(report), tolerances)
+
+
+def _other_dump(old: Golden, new: Golden) -> list[str]:
+    """Which files are not those that the golden file was made of."""
+    if old.digest == new.digest:
+        return []
+    kinds = {
+        "changed": [n for n, digest in new.digests.items() if n in old.digests and old.digests[n] != digest],
+        "missing": [n for n in old.digests if n not in new.digests],
+        "added": [n for n in new.digests if n not in old.digests],
+    }
+    texts = [f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''} {kind}" for kind, names in kinds.items() if names]
+    return [f"not the dump that the golden file was made of: {'; '.join(texts)}"]
+
+
+def _other_settings(old: Golden, report: Report) -> list[str]:
+    was, now = old.settings.model_dump(), settings_of(report).model_dump()
+    return [f"{name} is {now[name]!r}, in the golden file {was[name]!r}" for name in was if was[name] != now[name]]
+
+
+def _lines(golden: str | os.PathLike[str]) -> dict[str, int]:
+    """figure → its line, counted from 1; figures stand one a line."""
+    lines = Path(golden).read_text(encoding="utf-8").splitlines()
+    found = ((line.strip().partition('": ')[0].removeprefix('"'), number) for number, line in enumerate(lines, 1))
+    return {key: number for key, number in found if "@" in key}

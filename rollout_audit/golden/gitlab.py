@@ -1,0 +1,32 @@
+"""GitLab's code-quality report: a JSON list, shown beside the golden file in a merge request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import PurePath
+
+from rollout_audit.golden.check import CheckResult
+from rollout_audit.golden.sentences import Remark, remarks
+
+__all__ = ["code_quality"]
+
+SEVERITY = {"error": "critical", "warning": "minor", "notice": "info"}
+
+
+def code_quality(result: CheckResult) -> str:
+    """One entry for everything that moved, worst first; fingerprints stay the same from run to run."""
+    entries = [_entry(remark, result) for remark in remarks(result)]
+    return json.dumps(entries, ensure_ascii=False, indent=2) + "\n"
+
+
+def _entry(remark: Remark, result: CheckResult) -> dict[str, object]:
+    path = PurePath(result.golden or "rollout-audit.toml").as_posix()
+    named = f"{path}\n{remark.figure or remark.title + remark.text}"
+    return {
+        "description": remark.text,
+        "check_name": f"rollout-audit/{remark.figure or remark.title}",
+        "fingerprint": hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest(),
+        "severity": SEVERITY[remark.kind],
+        "location": {"path": path, "lines": {"begin": (result.golden_lines or {}).get(remark.figure or "", 1)}},
+    }

@@ -1,0 +1,191 @@
+"""The golden file: figures to hold later dumps against, as text that a person can read in a diff.
+
+Every figure stands in a line of its own, sorted; nothing in it depends on the clock, the machine or the paths as typed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rollout_audit.audit.report import Report
+from rollout_audit.dumps.naming import natural_key
+from rollout_audit.errors import OldGoldenError, ReportError
+from rollout_audit.golden.figures import figures_of
+from rollout_audit.golden.tolerances import Tolerance, tolerances_for
+
+__all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of", "read_golden", "update_command", "write_golden"]
+
+GOLDEN_SCHEMA = "rollout-audit/golden"
+GOLDEN_VERSION = 1
+OLDEST_READ = 1
+"""Older files are refused, with the command that makes them anew"""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GoldenTag(Strict):
+    name: str = GOLDEN_SCHEMA
+    version: int = GOLDEN_VERSION
+
+
+class GoldenSettings(Strict):
+    """How the dump was read, as far as figures depend on it."""
+
+    mode: Literal["decoupled", "bypass"]
+    training_column: str
+    rollout_column: str
+    presets: list[str] = Field(description="the corrections that were run; the first is the reference of each step")
+    on_fault: Literal["stop", "drop"]
+    steps: str | None = None
+    limit: int | None = None
+
+
+class Golden(Strict):
+    """What a dump gave when it was last approved."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    schema_tag: GoldenTag = Field(default_factory=GoldenTag, alias="schema")
+    digest: str = Field(description="SHA-256 over the names and digests of all files")
+    digests: dict[str, str] = Field(description="file → SHA-256 over its contents")
+    settings: GoldenSettings
+    figures: dict[str, float | int | None] = Field(description="[PAIR or PRESET:]METRIC@pooled or @STEP → value")
+    edges: dict[str, int] = Field(
+        default_factory=dict, description="figure that counts → how many lie within rounding of its threshold"
+    )
+    tolerances: dict[str, Tolerance] = Field(description="metric → how far it may move, and which way is worse")
+
+    def to_text(self) -> str:
+        """JSON, one figure a line, keys sorted with numbers as numbers."""
+        tree = self.model_dump(by_alias=True)
+        sections = ",\n".join(f" {json.dumps(name)}: {_section(tree[name])}" for name in sorted(tree))
+        return f"{{\n{sections}\n}}\n"
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        return cls.model_json_schema(by_alias=True)
+
+
+def golden_of(
+    report: Report, recorded: Mapping[str, Tolerance], asked: Mapping[str, Mapping[str, object]]
+) -> tuple[Golden, dict[str, str]]:
+    """The golden file of a report whose digests are over contents, and the figures left out as null with the reason.
+
+    Args:
+        report: made with edges.
+        recorded: tolerances of the file that is replaced.
+        asked: those of the settings, which come first.
+    """
+    figures = figures_of(report)
+    measured = {key: figure for key, figure in figures.items() if figure.value is not None}
+    digests = {file.name: file.digest for file in report.inputs}
+    golden = Golden(
+        digest=_joint_digest(digests),
+        digests=digests,
+        settings=settings_of(report),
+        figures={str(key): figure.value for key, figure in measured.items()},
+        edges={str(key): figure.edge for key, figure in measured.items() if figure.edge},
+        tolerances=tolerances_for({key.name for key in measured}, recorded, asked),
+    )
+    return golden, {str(key): figure.reason for key, figure in figures.items() if figure.value is None}
+
+
+def settings_of(report: Report) -> GoldenSettings:
+    """Those settings of a report that a golden file records."""
+    names = GoldenSettings.model_fields.keys()
+    return GoldenSettings(**{name: getattr(report.settings, name) for name in names})
+
+
+def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) -> Golden:
+    """Read a golden file.
+
+    Args:
+        path: the file.
+        dumps: what it is of, for the command that an error names.
+
+    Raises:
+        OldGoldenError: of a schema that is no longer read.
+        ReportError: not there, damaged, or of a newer schema.
+    """
+    tree = _load(Path(path), update_command(dumps, path))
+    tag = tree.get("schema")
+    name, version = (tag.get("name"), tag.get("version")) if isinstance(tag, dict) else (None, None)
+    if name != GOLDEN_SCHEMA or not isinstance(version, int):
+        raise ReportError(f"{path}: not a golden file (schema {name!r}, expected {GOLDEN_SCHEMA!r})")
+    if version > GOLDEN_VERSION:
+        raise ReportError(f"{path}: golden version {version}, this tool reads up to {GOLDEN_VERSION}; upgrade it")
+    if version < OLDEST_READ:
+        raise OldGoldenError(
+            f"{path}: golden version {version} is no longer read; make it anew with: {update_command(dumps, path)}"
+        )
+    try:
+        return Golden.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ReportError(f"{path}: damaged golden file, {where}: {first['msg']}; mend or delete it") from error
+
+
+def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
+    """Write the file whole or not at all.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    target = Path(path)
+    fresh = target.with_name(f".{target.name}-{uuid4().hex[:12]}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(golden.to_text(), encoding="utf-8", newline="\n")
+        fresh.replace(target)
+    except OSError as error:
+        raise ReportError(f"{path}: cannot write the golden file ({error.strerror or error})") from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+
+
+def update_command(dumps: Sequence[str], path: str | os.PathLike[str]) -> str:
+    """What a person types to write the file."""
+    return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), "--update"])
+
+
+def _load(file: Path, command: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ReportError(f"{file}: no such golden file; write it with: {command}") from None
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{file}: not a golden file ({' '.join(str(error).split())})") from error
+    if not isinstance(tree, dict):
+        raise ReportError(f"{file}: not a golden file (a JSON {type(tree).__name__})")
+    return tree
+
+
+def _section(value: object) -> str:
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value)
+    keys = sorted(value, key=lambda key: natural_key(str(key)))
+    lines = ",\n".join(f"  {_inline(key)}: {_inline(value[key])}" for key in keys)
+    return f"{{\n{lines}\n }}"
+
+
+def _inline(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _joint_digest(digests: Mapping[str, str]) -> str:
+    lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,58 @@
+"""How far a figure may move, and which way is worse: from the catalogue, unless a settings file says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollout_audit.reports.catalogue import CATALOGUE, Worse
+
+__all__ = ["COUNTS", "DIRECTIONS", "METRICS", "Tolerance", "default_tolerance", "is_counted", "tolerances_for"]
+
+DIRECTIONS: tuple[Worse, ...] = get_args(Worse)
+COUNTS = ("steps", "sequences", "scored_sequences", "tokens", "valid_tokens", "dropped_sequences")
+"""Sizes of a dump or of a step"""
+SHARES = frozenset(
+    {
+        *("within_1pct", "within_5pct", "within_10pct", "catastrophic_fraction", "veto_fraction"),
+        *("capped_fraction", "below_lower_fraction", "zeroed_fraction"),
+        *("masked_fraction", "seq_masked_fraction", "seq_touched_fraction"),
+    }
+)
+"""A number of tokens or sequences divided by all of them"""
+METRICS = (*COUNTS, *CATALOGUE)
+"""Every name that may have a tolerance"""
+
+
+class Tolerance(BaseModel):
+    """A figure is the same where |got − expected| ≤ atol + rtol · |expected|; beyond it `direction` says what is worse.
+
+    With atol = rtol = 0 a counting metric is compared as the whole number it stands for.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    atol: float = Field(default=1e-12, ge=0)
+    rtol: float = Field(default=1e-6, ge=0)
+    direction: Worse = Field(default="neither", description="which way is worse; neither: every change is")
+
+
+def is_counted(metric: str) -> bool:
+    """Whether the figure is a number of tokens or sequences, or a share of them."""
+    return metric in COUNTS or metric in SHARES or (metric in CATALOGUE and CATALOGUE[metric].unit == "count")
+
+
+def default_tolerance(metric: str) -> Tolerance:
+    """Exact for what counts; else 1e-6 relative, in which the rounding of other processors is lost many times over."""
+    direction = CATALOGUE[metric].worse if metric in CATALOGUE else "neither"
+    return Tolerance(atol=0, rtol=0, direction=direction) if is_counted(metric) else Tolerance(direction=direction)
+
+
+def tolerances_for(
+    metrics: Iterable[str], recorded: Mapping[str, Tolerance], asked: Mapping[str, Mapping[str, object]]
+) -> dict[str, Tolerance]:
+    """What holds for each metric: the settings' word, else the golden file's, else the default."""
+    found = {metric: recorded.get(metric, default_tolerance(metric)) for metric in metrics}
+    return {m: Tolerance.model_validate(t.model_dump() | dict(asked.get(m, {}))) for m, t in found.items()}

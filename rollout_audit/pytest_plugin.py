@@ -1,0 +1,66 @@
+"""pytest plugin: `rollout_audit_check(dump, golden)` and `--rollout-audit-update`. Loads nothing heavy by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from rollout_audit.golden.check import CheckResult
+
+__all__ = ["pytest_addoption", "rollout_audit_check"]
+
+UPDATE = "--rollout-audit-update"
+SHOWN = 20
+Path = str | os.PathLike[str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("rollout-audit")
+    group.addoption(UPDATE, action="store_true", help="write the golden files that rollout_audit_check is given")
+
+
+@pytest.fixture
+def rollout_audit_check(request: pytest.FixtureRequest) -> Callable[..., CheckResult]:
+    """A function `(dump, golden, **options)` that fails the test where a figure got worse or could not be compared.
+
+    Options are those of `rollout_audit.check`; tolerances and gates come from the project's settings file.
+    """
+    update = bool(request.config.getoption(UPDATE))
+
+    def _check(dump: Path, golden: Path, **options: Any) -> CheckResult:
+        __tracebackhide__ = True
+        result = _held(dump, golden, {"update": update, **options})
+        if result.exit_code:
+            pytest.fail(_complaint(result), pytrace=False)
+        return result
+
+    return _check
+
+
+def _held(dump: Path, golden: Path, options: dict[str, Any]) -> CheckResult:
+    from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.errors import RolloutAuditError
+    from rollout_audit.golden.check import check
+
+    try:
+        reading = {name: options.pop(name) for name in ("field_map", "layout") if name in options}
+        return check(open_dump(dump, **reading), golden, dumps=[os.fspath(dump)], **options)
+    except RolloutAuditError as error:
+        pytest.fail(f"{error}\nor run pytest with {UPDATE}" if _is_missing(golden) else str(error), pytrace=False)
+
+
+def _is_missing(golden: Path) -> bool:
+    return not os.path.exists(golden)
+
+
+def _complaint(result: CheckResult) -> str:
+    from rollout_audit.golden.document import check_headline
+    from rollout_audit.golden.sentences import remarks
+
+    told = [remark.text for remark in remarks(result) if remark.kind == "error"]
+    more = [f"and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
+    return "\n".join([f"{result.golden}: {check_headline(result)}", *result.notes, *told[:SHOWN], *more])

@@ -1,0 +1,190 @@
+"""Real cases of misleading semantics and of behaviour in CI, as small inputs with their right outcomes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rollout_audit as ra
+from rollout_audit.corrections.presets import PRESETS
+from tests.cli.conftest import Outcome, shell
+from tests.cli.test_streams import POOR, on_terminal
+
+Run = Callable[..., Outcome]
+FLOATS = pa.list_(pa.float64())
+
+
+def written(folder: Path, rows: list[list[float]], rollout: float = -8.0) -> Path:
+    """Rows of those log-ratios over one constant rollout log-prob."""
+    mu = [[rollout] * len(row) for row in rows]
+    pi = [[rollout + d for d in row] for row in rows]
+    columns = {"rollout_log_probs": pa.array(mu, FLOATS), "old_log_probs": pa.array(pi, FLOATS)}
+    pq.write_table(pa.table(columns), folder / "step_0.parquet")
+    return folder / "step_0.parquet"
+
+
+def kept(dump: Path, rule: ra.Rule) -> list[bool]:
+    return [bool(mask.any()) for _, _, mask in ra.apply_correction(ra.open_dump(dump), ra.Correction(rules=(rule,)))]
+
+
+def test_a_zero_mean_does_not_hide_the_spread(run: Run, tmp_path: Path) -> None:
+    """Real case 82: 7.5% of the tokens lie outside [0.9, 1.1] while the mean is about 0."""
+    dump = written(tmp_path, [[0.2, -0.2, *[0.0] * 20]] * 4)
+    text = run("analyze", dump, "--out", tmp_path / "r", "--no-plots", "--no-sweep").out
+    for name in ("kl_k1", "within_10pct", "log_prob_diff_abs_p95", "log_prob_diff_abs_p99", "log_prob_diff_abs_max"):
+        assert any(line.startswith(name) for line in text.splitlines())
+    figures = ra.analyze(ra.open_dump(dump), sweep=False).overall
+    assert figures["kl_k1"] == pytest.approx(0.0, abs=1e-15)
+    assert figures["within_10pct"] == pytest.approx(20 / 22)
+
+
+def test_token_geometric_and_product_weights_stand_side_by_side(tmp_path: Path) -> None:
+    """Real case 83: the product of a long response is small where its tokens weigh about 1."""
+    report = ra.analyze(ra.open_dump(written(tmp_path, [[-0.003] * 1000] * 2)), sweep=False)
+    raw = {c.name: c.stages.raw["weight_mean"] for c in report.corrections}
+    assert raw["decoupled_token_is"] == pytest.approx(math.exp(-0.003))
+    assert raw["decoupled_seq_is"] == pytest.approx(math.exp(-3.0))
+    (finding,) = [f for f in report.findings if f.kind == "collapsed_products"]
+    assert "(products) average 0.0498 where token weights average 0.997 and geometric ones 0.997" in finding.message
+    short = ra.analyze(ra.open_dump(written(tmp_path, [[-0.003] * 10] * 2)), sweep=False)
+    assert not [f for f in short.findings if f.kind == "collapsed_products"]
+
+
+def test_the_low_veto_is_one_sided_and_the_greatest_k2_is_not(tmp_path: Path) -> None:
+    """Real case 86: ρ = 1, 1, 5e-5 and 1, 1, 2e4; 1e-4 is ½ · 9.2103² = 42.415 in k2."""
+    dump = written(tmp_path, [[0.0, 0.0, math.log(5e-5)], [0.0, 0.0, math.log(2e4)]], rollout=-12.0)
+    low = ra.Correction(veto=1e-4)
+    assert [bool(m.any()) for _, _, m in ra.apply_correction(ra.open_dump(dump), low)] == [False, True]
+    assert math.log(1e-4) ** 2 / 2 == pytest.approx(42.415, abs=1e-3)
+    assert kept(dump, ra.Rule(ra.Statistic.K2, ra.Aggregation.SEQ_MAX, upper=42.415)) == [False, False]
+
+
+def test_touched_and_removed_are_two_numbers(tmp_path: Path) -> None:
+    """Real case 88: one token of 1,000 masked in each of four sequences."""
+    dump = written(tmp_path, [[1.0, *[0.0] * 999]] * 4)
+    report = ra.analyze(ra.open_dump(dump), presets=["token_rs"], sweep=False)
+    figures = report.corrections[0].stages.kept
+    assert figures["masked_fraction"] == pytest.approx(0.001)
+    assert (figures["seq_touched_fraction"], figures["seq_masked_fraction"]) == (1.0, 0.0)
+
+
+def test_in_bypass_with_a_clip_no_weight_is_applied_twice(tmp_path: Path) -> None:
+    """Real case 89."""
+    dump = written(tmp_path, [[0.5, -0.5, 0.1]])
+    report = ra.analyze(ra.open_dump(dump), presets=["bypass_ppo_clip"], sweep=False)
+    assert report.corrections[0].stages.kept["weight_max"] == report.corrections[0].stages.kept["weight_min"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "stays"),
+    [(0.999, 1.001, False), (0.9999, 1.0001, False), (0.999, 1.002, True), (0.99, 1.01, True)],
+    ids=["verl", "slime", "NeMo-RL", "SkyRL"],
+)
+def test_geometric_bands_of_each_trainer(lower: float, upper: float, stays: bool, tmp_path: Path) -> None:
+    """Real case 91: d = 0.0011 a token is a ratio of 1.0011."""
+    rule = ra.Rule(ra.Statistic.RATIO, ra.Aggregation.SEQ_MEAN, lower=lower, upper=upper)
+    assert kept(written(tmp_path, [[0.0011] * 50]), rule) == [stays]
+
+
+def test_the_two_factors_of_three_columns_add_up(run: Run, dump: Path, tmp_path: Path) -> None:
+    """Real case 92: log-ratios of engine and update sum to the whole; the header names the pair."""
+    text = run("analyze", dump, "--out", tmp_path / "r", "--no-plots", "--no-sweep").out
+    assert text.splitlines()[1].startswith("π is old_log_probs, μ is rollout_log_probs (decoupled)")
+    pairs = {pair.name: pair.metrics["kl_k1"] for pair in ra.read_report(tmp_path / "r").pairs}
+    assert pairs["engine"] + pairs["policy_update"] == pytest.approx(pairs["total"], abs=1e-12)
+
+
+def test_the_report_says_that_sampled_tokens_are_not_the_vocabulary(dump: Path) -> None:
+    """Real case 98."""
+    notes = ra.analyze(ra.open_dump(dump), presets=["disabled"], sweep=False).notes
+    assert any("does not prove agreement on the whole vocabulary" in note for note in notes)
+
+
+COLOURS = (
+    {},
+    {"NO_COLOR": "1"},
+    {"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"},
+    {"TERM": "dumb", "GITHUB_ACTIONS": "true"},
+)
+
+
+def test_colour_variables_change_no_byte_for_programs(
+    run: Run, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real case 101."""
+    monkeypatch.chdir(tmp_path)
+    run("check", dump, "--golden", "g.json", "--update")
+    found = set()
+    for variables in COLOURS:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            styles = ("json", "csv")
+            found |= {run("check", dump, "--golden", "g.json", "--all", "--format", style).out for style in styles}
+    assert len(found) == 2
+    assert not any("\x1b" in text for text in found)
+
+
+def test_the_verdict_of_a_check_survives_poor_surroundings(dump: Path, tmp_path: Path) -> None:
+    """Real cases 110, 113 and 116: an ASCII locale, a notebook's backend, a HOME that is not there; a closed pipe."""
+    golden = tmp_path / "g.json"
+    ra.check(ra.open_dump(dump), golden, update=True)
+    text = golden.read_text()
+    golden.write_text(text.replace('"kl_k3@pooled": ', '"kl_k3@pooled": 0.0, "kl_k9@pooled": '))
+    env = {**POOR, "MPLBACKEND": "module://matplotlib_inline.backend_inline", "HOME": "/proc/nowhere"}
+    result = shell("check", dump, "--golden", golden, "--format", "table", "--export", "github", env=env)
+    assert result.returncode == 1
+    assert "worse" in result.stdout.decode("ascii")
+    assert result.stderr.decode("ascii").startswith("::error file=")
+
+
+def test_a_narrow_terminal_shows_whole_names(dump: Path, tmp_path: Path) -> None:
+    golden = tmp_path / "g.json"
+    ra.check(ra.open_dump(dump), golden, update=True)
+    golden.write_text(golden.read_text().replace('"kl_k3@pooled": ', '"kl_k3@pooled": 0.0, "kl_k9@pooled": '))
+    code, text = on_terminal(40, "check", dump, "--golden", golden, NO_COLOR="1")
+    assert code == 1
+    assert "kl_k3@pooled" in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("width", ["40", "80", "200"])
+def test_widths_of_a_pipe(width: str, run: Run, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = tmp_path / "g.json"
+    ra.check(ra.open_dump(dump), golden, update=True)
+    monkeypatch.setenv("COLUMNS", width)
+    lines = run("check", dump, "--golden", golden, "--all").out.splitlines()
+    assert any("decoupled_token_is:kept.seq_touched_fraction@pooled" in line for line in lines)
+    assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize("steps", [("--steps", "-5:2"), ("--steps=-5:2",)])
+def test_negative_values_of_options(steps: tuple[str, ...], run: Run, dump: Path, tmp_path: Path) -> None:
+    """Real case 112."""
+    common = ("analyze", dump, "--out", tmp_path / "r", "--no-plots", "--no-sweep", "--format", "json")
+    report = json.loads(run(*common, *steps).out)
+    assert [step["step"] for step in report["steps"]] == [0, 1]
+    assert run(*common, "--fail-on", "kl_k1 < -0.5", "--fail-on=kl_k1<-0.25").code == 0
+
+
+def test_a_dump_that_is_still_being_written_is_named_so(run: Run, tmp_path: Path) -> None:
+    """Real case 118."""
+    file = written(tmp_path, [[0.1]])
+    file.write_bytes(file.read_bytes()[:-30])
+    result = run("check", file, "--expect-bitwise")
+    assert (result.code, result.out) == (2, "")
+    assert "truncated or still being written" in result.err
+
+
+def test_every_preset_may_be_checked(run: Run, dump: Path, tmp_path: Path) -> None:
+    options = ("check", dump, "--golden", tmp_path / "g.json", "--presets", ",".join(PRESETS))
+    assert run(*options, "--update").code == 0
+    assert run(*options).code == 0
+    assert np.isfinite(list(json.loads((tmp_path / "g.json").read_text())["figures"].values())).all()

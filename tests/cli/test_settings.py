@@ -1,0 +1,206 @@
+"""Flag, then environment, then file, then default; and every name that is not known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rollout_audit as ra
+from tests.cli.conftest import Outcome
+
+Run = Callable[..., Outcome]
+FILE = """
+workers = 2
+presets = ["decoupled_token_is", "decoupled_k3_rs"]
+chunk-tokens = 1000
+
+[map]
+old_log_probs = "log_probs"
+
+[analyze]
+workers = 3
+no_plots = true
+no_sweep = true
+
+[check.metrics.kl_k3]
+atol = 0.5
+direction = "higher"
+
+[[gate]]
+metric = "kl_k3"
+op = ">"
+value = 1e-9
+severity = "warn"
+scope = "any-step"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def origins(run: Run, *line: str) -> dict[str, tuple[str, str]]:
+    result = run("config", "show", "--format", "json", "--", *line)
+    assert result.code == 0, result.err
+    return {s["key"]: (s["value"], s["origin"]) for s in json.loads(result.out)["settings"]}
+
+
+def test_each_value_is_shown_with_its_origin(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rollout-audit.toml").write_text(FILE)
+    monkeypatch.setenv("ROLLOUT_AUDIT_LIMIT", "7")
+    monkeypatch.setenv("ROLLOUT_AUDIT_CHUNK_TOKENS", "2000")
+    monkeypatch.setenv("ROLLOUT_AUDIT_EXPORT", "junit=a;json=b")
+    check = origins(run, "check", "dump", "--limit", "9", "--golden=g.json")
+    file = "rollout-audit.toml"
+    assert check["limit"] == ("9", "flag")
+    assert check["golden"] == ("g.json", "flag")
+    assert check["chunk_tokens"] == ("2000", "ROLLOUT_AUDIT_CHUNK_TOKENS")
+    assert check["export"] == ("junit=a;json=b", "ROLLOUT_AUDIT_EXPORT")
+    assert check["workers"] == ("2", file)
+    assert check["presets"] == ("decoupled_token_is,decoupled_k3_rs", file)
+    assert check["map"] == ("old_log_probs=log_probs", file)
+    assert check["device"] == ("auto", "default")
+    assert check["check.metrics.kl_k3.atol"] == ("0.5", file)
+    assert check["gate[0]"] == ("kl_k3@any-step > 1e-09", file)
+    assert origins(run, "analyze")["workers"] == ("3", file)
+
+
+def test_without_a_command_all_of_them_are_shown(run: Run) -> None:
+    text = run("config", "show").out
+    assert text.startswith("No rollout-audit.toml, no [tool.rollout-audit].\n")
+    line = next(line for line in text.splitlines() if line.startswith("chunk_tokens"))
+    assert "analyze, metrics, sweep, recommend, inspect, convert, check" in line
+
+
+def test_what_the_file_says_is_what_happens(run: Run, dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("pyproject.toml").write_text("[tool.rollout-audit]\nlimit = 3\nmap = {old_log_probs = 'log_probs'}\n")
+    arguments = ("analyze", dump, "--out", "r", "--no-plots", "--no-sweep", "--format", "json")
+    report = json.loads(run(*arguments).out)
+    assert report["counts"]["sequences"] == 3
+    assert report["settings"]["training_column"] == "old_log_probs"
+    fields = {
+        f["field"]: f["column"] for f in json.loads(run("inspect", dump, "--format", "json").out)["files"][0]["fields"]
+    }
+    assert fields["old_log_probs"] == "log_probs"
+    monkeypatch.setenv("ROLLOUT_AUDIT_LIMIT", "4")
+    monkeypatch.setenv("ROLLOUT_AUDIT_MAP", "old_log_probs=old_log_probs")
+    assert json.loads(run(*arguments).out)["counts"]["sequences"] == 4
+    fields = {
+        f["field"]: f["column"] for f in json.loads(run("inspect", dump, "--format", "json").out)["files"][0]["fields"]
+    }
+    assert fields["old_log_probs"] == "old_log_probs"
+    assert json.loads(run(*arguments, "--limit", "5").out)["counts"]["sequences"] == 5
+
+
+def test_the_nearest_file_upward_counts_and_the_own_file_before_the_projects(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("rollout-audit.toml").write_text("workers = 1\n")
+    Path("pyproject.toml").write_text("[tool.rollout-audit]\nworkers = 2\n")
+    Path("inner").mkdir()
+    Path("inner/pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    monkeypatch.chdir("inner")
+    value, origin = origins(run, "analyze")["workers"]
+    assert value == "1"
+    assert origin.endswith("rollout-audit.toml")
+
+
+def test_tolerances_and_gates_of_the_file_rule_a_check(run: Run, dump: Path) -> None:
+    run("check", dump, "--golden", "g.json", "--update")
+    text = Path("g.json").read_text()
+    value = next(line for line in text.splitlines() if '"kl_k3@pooled"' in line)
+    Path("g.json").write_text(text.replace(value, '  "kl_k3@pooled": 1e-9,'))
+    assert run("check", dump, "--golden", "g.json").code == 1
+    Path("rollout-audit.toml").write_text("[check.metrics.kl_k3]\natol = 0.5\n")
+    assert run("check", dump, "--golden", "g.json").code == 0
+    gate = '[[gate]]\nmetric = "kl_k3"\nop = ">"\nvalue = 1e-9\nscope = "step"\nseverity = "{}"\n'
+    Path("rollout-audit.toml").write_text(gate.format("critical"))
+    result = run("check", dump)
+    assert (result.code, result.out.count("gate failed: kl_k3@")) == (1, 3)
+    assert run("analyze", dump, "--out", "r", "--no-plots", "--no-sweep").code == 1
+    Path("rollout-audit.toml").write_text(gate.format("warn"))
+    result = run("check", dump)
+    assert (result.code, result.out.count("gate warning: kl_k3@")) == (0, 3)
+
+
+@pytest.mark.parametrize("scope", ["pooled", "median", "any-step", "step", "1"])
+def test_scopes_of_a_gate(scope: str, run: Run, dump: Path) -> None:
+    Path("rollout-audit.toml").write_text(
+        f'[[gate]]\nmetric="kept.ess"\nop="<"\nvalue=2\nscope="{scope}"\npreset="decoupled_token_is"\n'
+    )
+    assert run("check", dump).code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worker = 2", "rollout-audit.toml: unknown key 'worker'; did you mean 'workers'?"),
+        ("[analyse]\nworkers = 2", "unknown key 'analyse'; did you mean 'analyze'?"),
+        ("[analyze]\ngolden = 'x'", "unknown key analyze.'golden'"),
+        ("[check]\nmetric = 1", "unknown key check.'metric'; did you mean 'metrics'?"),
+        ("workers = 'two'", "workers = 'two': "),
+        ("workers = 0", "workers = 0: "),
+        ("workers = true", "workers = True: expected what --workers takes"),
+        ("device = 'gpu'", "device = 'gpu': "),
+        ("[check.metrics.kl_k33]\natol = 1", "unknown key check.metrics.'kl_k33'; did you mean 'kl_k3'?"),
+        ("[check.metrics.kl_k3]\natoll = 1", "unknown key check.metrics.kl_k3.'atoll'; did you mean 'atol'?"),
+        ("[check.metrics.kl_k3]\natol = -1", "check.metrics.kl_k3.atol = -1: a tolerance is not negative"),
+        ("[check.metrics.kl_k3]\ndirection = 'up'", "direction = 'up': expected one of higher, lower"),
+        ("[check.metrics]\nkl_k3 = 1", "check.metrics.kl_k3 = 1: expected a table, [check.metrics.kl_k3]"),
+        ("[[gate]]\nmetric = 'kl_k3'\nop = '>'", "gate[0] has no value; a gate needs metric, op and value"),
+        ("[[gate]]\nmetric = 'kl_k3'\nop = '=>'\nvalue = 1", "gate[0].op = '=>': expected one of <=, >=, =="),
+        ("[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = nan", "gate[0].value = nan: expected a number"),
+        (
+            "[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1\nscop = 1",
+            "unknown key gate[0].'scop'; did you mean 'scope'?",
+        ),
+        (
+            "[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1\nscope = 'all'",
+            "gate[0].scope = 'all': expected one of pooled",
+        ),
+        ("[gate]\nmetric = 'kl_k3'", "gate = {'metric': 'kl_k3'}: expected tables, each under [[gate]]"),
+        ("workers = ", "rollout-audit.toml: cannot be read as TOML"),
+    ],
+)
+def test_a_bad_file_is_one_line_and_exit_2(text: str, message: str, run: Run) -> None:
+    Path("rollout-audit.toml").write_text(text)
+    result = run("presets")
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+
+
+def test_a_gate_on_what_no_report_has_names_the_file(run: Run, dump: Path) -> None:
+    Path("rollout-audit.toml").write_text("[[gate]]\nmetric = 'kl_k33'\nop = '>'\nvalue = 1\n")
+    result = run("check", dump)
+    assert result.code == 2
+    assert "rollout-audit.toml: gate[0] 'kl_k33@pooled > 1': no metric 'kl_k33'; did you mean 'kl_k3'?" in result.err
+
+
+def test_the_example_of_the_documentation_is_understood(run: Run) -> None:
+    page = (Path(ra.__file__).parents[1] / "docs" / "ci.md").read_text(encoding="utf-8")
+    Path("rollout-audit.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    found = origins(run, "check")
+    assert found["gate[0]"][0] == "kl_k3@any-step > 0.05"
+    assert found["check.metrics.kl_k3.rtol"] == ("0.1", "rollout-audit.toml")
+    assert found["workers"] == ("2", "rollout-audit.toml")
+
+
+def test_an_unknown_variable_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUT_AUDIT_WORKER", "2")
+    result = run("presets")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == (
+        "error: unknown variable ROLLOUT_AUDIT_WORKER; did you mean 'ROLLOUT_AUDIT_WORKERS'?; unset it\n"
+    )
+
+
+def test_python_takes_the_settings_of_the_folder(dump: Path) -> None:
+    Path("rollout-audit.toml").write_text("[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1e-9\n")
+    result = ra.check(ra.open_dump(dump))
+    assert (result.exit_code, result.gates[0].verdict) == (1, "failed")

@@ -1,0 +1,345 @@
+"""Faults of the plumbing, put into sound recordings: each is a kind, its strengths and a function of both.
+
+Nothing here is measured by the detectors' own formulas: a fault changes the recorded log-probs as the mistake that it
+is named for would. Where that needs a distribution that was not recorded, the docstring says what is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+__all__ = ["FAULTS", "SOUND", "Fault", "Recording", "sound", "write"]
+
+Array = NDArray[np.float64]
+Rng = np.random.Generator
+SAMPLES = Path(__file__).parents[1] / "sample_data"
+SOUND = ("llamacpp_q4", "temperature_both", "grpo_fresh")
+"""Recordings in which nothing is wrong; `grpo_fresh` are the two steps of grpo_run whose sampler was just refreshed"""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Ragged rows, the response alone: one array a row."""
+
+    training: tuple[Array, ...]
+    rollout: tuple[Array, ...]
+    step: tuple[int, ...]
+    policy_version: tuple[int, ...] | None = None
+    trainer_version: tuple[int, ...] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.step)
+
+    def map(
+        self, change: Callable[[Array, Array], tuple[Array, Array]], rows: Sequence[int] | None = None
+    ) -> Recording:
+        """`change(training, rollout)` of these rows, of all by default."""
+        chosen = set(range(self.rows) if rows is None else rows)
+        both = [change(t, r) if i in chosen else (t, r) for i, (t, r) in enumerate(self.pairs())]
+        return replace(self, training=tuple(t for t, _ in both), rollout=tuple(r for _, r in both))
+
+    def pairs(self) -> list[tuple[Array, Array]]:
+        return list(zip(self.training, self.rollout, strict=True))
+
+    def part(self, rng: Rng) -> Recording:
+        """Some of the rows in any order, cut to some length, in one to four steps."""
+        rows = rng.permutation(self.rows)[: int(rng.choice([1, 2, 3, 5, 10, 20, 40]))].tolist()
+        length, steps = int(rng.choice([5, 20, 60, 10_000])), int(rng.integers(1, 5))
+        return Recording(
+            training=tuple(self.training[i][:length] for i in rows),
+            rollout=tuple(self.rollout[i][:length] for i in rows),
+            step=tuple(k * steps // len(rows) for k in range(len(rows))),
+        )
+
+
+@cache
+def sound(name: str) -> Recording:
+    """One of SOUND."""
+    folder = SAMPLES / ("grpo_run" if name == "grpo_fresh" else name)
+    files = sorted(folder.glob("*.parquet"))
+    files = [files[0], files[3]] if name == "grpo_fresh" else files
+    table = pa.concat_tables([pq.read_table(f, columns=["old_log_probs", "rollout_log_probs"]) for f in files])
+    columns = [[np.array(row) for row in table[name].to_pylist()] for name in table.column_names]
+    return Recording(tuple(columns[0]), tuple(columns[1]), (0,) * len(columns[0]))
+
+
+def write(recording: Recording, folder: Path) -> Path:
+    """As Parquet, float32."""
+    folder.mkdir(parents=True, exist_ok=True)
+    offsets = np.concatenate([[0], np.cumsum([len(t) for t in recording.training])]).astype(np.int32)
+    columns: dict[str, object] = {
+        name: pa.ListArray.from_arrays(offsets, np.concatenate(rows).astype(np.float32))
+        for name, rows in (("old_log_probs", recording.training), ("rollout_log_probs", recording.rollout))
+    }
+    columns["step"] = np.array(recording.step, dtype=np.int64)
+    if recording.policy_version is not None and recording.trainer_version is not None:
+        columns["policy_version"] = np.array(recording.policy_version)
+        columns["trainer_version"] = np.array(recording.trainer_version)
+    pq.write_table(pa.table(columns), folder / "dump.parquet")
+    return folder
+
+
+def _some(recording: Recording, share: float, rng: Rng) -> list[int]:
+    """That share of the rows, two at least."""
+    return sorted(rng.permutation(recording.rows)[: max(2, round(share * recording.rows))].tolist())
+
+
+def shifted(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The trainer's values stand one place early or late in some rows; the place without a value is left out."""
+    early = bool(rng.integers(2))
+    cut = (lambda t, r: (t[1:], r[:-1])) if early else (lambda t, r: (t[:-1], r[1:]))
+    return recording.map(cut, [i for i in _some(recording, share, rng) if len(recording.training[i]) > 1])
+
+
+def raw_temperature(recording: Recording, temperature: float, rng: Rng) -> Recording:
+    """The trainer divides by a temperature and the rollout side does not.
+
+    Assumes that the rest of the mass is spread evenly over 1 to 50 other tokens.
+    """
+
+    def divide(t: Array, r: Array) -> tuple[Array, Array]:
+        others = np.exp(rng.uniform(0, np.log(50), len(t)))
+        rest = np.log(others) + (np.log(-np.expm1(np.minimum(t, -1e-9))) - np.log(others)) / temperature
+        return t / temperature - np.logaddexp(t / temperature, rest), r
+
+    return recording.map(divide)
+
+
+def nucleus(recording: Recording, top_p: float, rng: Rng) -> Recording:
+    """The rollout side renormalises over a nucleus, whose mass is the token's own or a bit above top_p."""
+
+    def renormalise(t: Array, r: Array) -> tuple[Array, Array]:
+        mass = np.maximum(np.exp(r), top_p + (1 - top_p) * rng.beta(1, 3, len(r)))
+        return t, np.where(np.exp(r) >= top_p, 0.0, np.minimum(r - np.log(mass), 0.0))
+
+    return recording.map(renormalise)
+
+
+def top_k(recording: Recording, lost: float, rng: Rng) -> Recording:
+    """The trainer renormalises over the likeliest tokens, which leave out some mass around `lost` of what is unsure."""
+
+    def renormalise(t: Array, r: Array) -> tuple[Array, Array]:
+        mass = 1.0 - lost * rng.beta(8, 8, len(t)) * 2.0 * (1.0 - np.exp(np.minimum(t, 0.0)))
+        return np.minimum(t - np.log(mass), 0.0), r
+
+    return recording.map(renormalise)
+
+
+def sentinels(recording: Recording, share: float, rng: Rng) -> Recording:
+    """Runs of four tokens without a rollout log-prob are filled with 0.0, −9999 or +1."""
+    value = float(rng.choice([0.0, -9999.0, 1.0]))
+
+    def fill(t: Array, r: Array) -> tuple[Array, Array]:
+        at = int(rng.integers(0, max(1, len(r) - 4)))
+        t, r = t.copy(), r.copy()
+        r[at : at + 4] = value
+        t[at : at + 4] = np.minimum(t[at : at + 4], -rng.uniform(2, 8, len(t[at : at + 4])))
+        return t, r
+
+    return recording.map(fill, _some(recording, share, rng))
+
+
+def appended_eos(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The framework appends an end token with log-prob 0.0, to which the trainer gives 0.1% to 1%."""
+
+    def append(t: Array, r: Array) -> tuple[Array, Array]:
+        return np.append(t, np.log(rng.uniform(0.001, 0.01))), np.append(r, 0.0)
+
+    return recording.map(append, _some(recording, share, rng))
+
+
+def bypass(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The recompute is a copy of the rollout's in all steps, or in one of two."""
+    rows = range(round(share * recording.rows))
+    copied = recording.map(lambda _, r: (r, r), rows)
+    return replace(copied, step=tuple(0 if i in rows else 1 for i in range(recording.rows)))
+
+
+def prompt_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
+    """Tokens that nobody sampled stand before the response: each engine finds its own improbable log-prob for them."""
+
+    def prepend(t: Array, r: Array) -> tuple[Array, Array]:
+        strange = [-rng.gamma(2.0, 2.0, int(tokens)) for _ in range(2)]
+        return np.concatenate([strange[0], t]), np.concatenate([strange[1], r])
+
+    long = [i for i in range(recording.rows) if len(recording.training[i]) >= tokens]
+    return recording.map(prepend, long)
+
+
+def tool_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
+    """The output of a tool stands in the middle of the response, in half of the rows."""
+
+    def insert(t: Array, r: Array) -> tuple[Array, Array]:
+        at = len(t) // 2
+        strange = [-rng.gamma(2.0, 2.0, int(tokens)) for _ in range(2)]
+        return np.insert(t, at, strange[0]), np.insert(r, at, strange[1])
+
+    long = [i for i in range(recording.rows) if len(recording.training[i]) >= tokens]
+    return recording.map(insert, long[::2])
+
+
+def exchanged(recording: Recording, share: float, rng: Rng) -> Recording:
+    """Rollout log-probs of some rows went to one another, cut to the shorter of both."""
+    rows = _some(recording, share, rng)
+    source = dict(zip(rows, np.roll(rows, 1).tolist(), strict=True))
+    pairs = [(t, recording.rollout[source.get(i, i)]) for i, t in enumerate(recording.training)]
+    cut = [(t[: len(r)], r[: len(t)]) for t, r in pairs]
+    return replace(recording, training=tuple(t for t, _ in cut), rollout=tuple(r for _, r in cut))
+
+
+def top1(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The likeliest token's log-prob in place of the sampled one's.
+
+    Assumes that it has the token's own probability where that is above a half, else up to what the token leaves.
+    """
+
+    def likeliest(t: Array, r: Array) -> tuple[Array, Array]:
+        p = np.exp(r)
+        high = np.maximum(p, (1 - p) * rng.uniform(0.25, 0.9, len(p)))
+        return t, np.where(p > 0.5, r, np.log(high))
+
+    return recording.map(likeliest, _some(recording, share, rng))
+
+
+def bfloat16(recording: Recording, columns: float, rng: Rng) -> Recording:
+    """Stored in bfloat16: the rollout side, or both."""
+
+    def store(values: Array) -> Array:
+        bits = values.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32).astype(np.float64)
+
+    return recording.map(lambda t, r: (store(t) if columns > 1 else t, store(r)))
+
+
+def float16(recording: Recording, columns: float, rng: Rng) -> Recording:
+    """Stored in float16: the rollout side, or both."""
+
+    def store(values: Array) -> Array:
+        return values.astype(np.float16).astype(np.float64)
+
+    return recording.map(lambda t, r: (store(t) if columns > 1 else t, store(r)))
+
+
+def _drifted(t: Array, scale: float, rng: Rng) -> Array:
+    """Another policy's log-probs: logits moved by normal noise, which unsure tokens follow; mean ratio 1."""
+    unsure = scale * (1.0 - np.exp(np.minimum(t, 0.0)))
+    return np.minimum(t + unsure * rng.standard_normal(len(t)) - unsure**2 / 2.0, -1e-6)
+
+
+def _in_steps(recording: Recording, steps: int) -> Recording:
+    return replace(recording, step=tuple(i * steps // recording.rows for i in range(recording.rows)))
+
+
+def stale_with_versions(recording: Recording, scale: float, rng: Rng) -> Recording:
+    """Four steps on one version of the sampler's weights: the policy moves on by that scale a step."""
+    stepped = _in_steps(recording, 4)
+    training = tuple(_drifted(t, scale * s, rng) for t, s in zip(stepped.training, stepped.step, strict=True))
+    zeros = (0,) * recording.rows
+    return replace(stepped, training=training, policy_version=zeros, trainer_version=stepped.step)
+
+
+def stale_from_a_step(recording: Recording, scale: float, rng: Rng) -> Recording:
+    """Weights no longer arrive from the third of five steps on; no version is recorded."""
+    stepped = _in_steps(recording, 5)
+    training = (_drifted(t, scale, rng) if s >= 2 else t for t, s in zip(stepped.training, stepped.step, strict=True))
+    return replace(stepped, training=tuple(training))
+
+
+def mixed(recording: Recording, scale: float, rng: Rng) -> Recording:
+    """Every third row was sampled by older weights."""
+    old = [i % 3 == 0 for i in range(recording.rows)]
+    training = (_drifted(t, scale, rng) if o else t for t, o in zip(recording.training, old, strict=True))
+    versions = tuple(3 if o else 7 for o in old)
+    return replace(recording, training=tuple(training), policy_version=versions, trainer_version=(7,) * recording.rows)
+
+
+def garbled(recording: Recording, share: float, rng: Rng) -> Recording:
+    """Some rows come from a broken replica: their rollout log-probs are off by several nats on most tokens."""
+
+    def garble(t: Array, r: Array) -> tuple[Array, Array]:
+        off = rng.random(len(r)) < 0.6
+        return t, np.where(off, -rng.uniform(4, 12, len(r)) - np.abs(t), r)
+
+    long = [i for i in range(recording.rows) if len(recording.training[i]) >= 12]
+    return recording.map(garble, rng.choice(long, max(1, round(share * recording.rows)), replace=False).tolist())
+
+
+def constant(recording: Recording, share: float, rng: Rng) -> Recording:
+    """Some rows repeat one rollout log-prob."""
+    rows = [i for i in _some(recording, share, rng) if len(recording.training[i]) >= 8]
+    return recording.map(lambda t, r: (t, np.full_like(r, -2.3)), rows)
+
+
+def not_a_number(recording: Recording, share: float, rng: Rng) -> Recording:
+    """A logits row was broken: its log-prob is NaN, in some responses."""
+
+    def break_one(t: Array, r: Array) -> tuple[Array, Array]:
+        return t, np.where(np.arange(len(r)) == rng.integers(len(r)), np.nan, r)
+
+    return recording.map(break_one, _some(recording, share, rng))
+
+
+def routing(recording: Recording, share: float, rng: Rng) -> Recording:
+    """A small share of the tokens takes other experts: their log-ratio is that of two models, ±3 nats."""
+
+    def reroute(t: Array, r: Array) -> tuple[Array, Array]:
+        hit = rng.random(len(t)) < share
+        return np.where(hit, np.minimum(t + rng.normal(0, 3.0, len(t)), -1e-6), t), r
+
+    return recording.map(reroute)
+
+
+def cancelling(recording: Recording, scale: float, rng: Rng) -> Recording:
+    """Errors of both signs and one size, as of a coarse quantiser: no mean, a large spread; sure tokens stay sure."""
+
+    def add(t: Array, r: Array) -> tuple[Array, Array]:
+        size, sign = scale * (1.0 - np.exp(r)), np.empty(len(r))
+        sign[np.argsort(size)] = np.resize([1.0, -1.0], len(r)) * rng.choice([-1.0, 1.0])
+        return np.minimum(r + size * sign, -1e-6), r
+
+    return recording.map(add)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault. `strengths` run from what must be found to what hardly shows."""
+
+    name: str
+    cause: str
+    inject: Callable[[Recording, float, Rng], Recording]
+    strengths: tuple[float, ...]
+    unit: str
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("shift by one", "shift_by_one", shifted, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("rows exchanged", "misordered_rows", exchanged, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("placeholders", "placeholder", sentinels, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("top-1 recorded", "top1_recorded", top1, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("garbled rows", "broken_rows", garbled, (0.2, 0.1, 0.05, 0.02), "share of rows"),
+    Fault("constant rows", "broken_rows", constant, (0.4, 0.2, 0.1, 0.05), "share of rows"),
+    Fault("NaN", "broken_rows", not_a_number, (0.5, 0.2, 0.1, 0.02), "share of rows"),
+    Fault("appended end token", "synthetic_eos", appended_eos, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("prompt in the mask", "mask_too_wide", prompt_in_mask, (32, 16, 8, 4), "tokens"),
+    Fault("tool output in the mask", "mask_too_wide", tool_in_mask, (32, 16, 8, 4), "tokens"),
+    Fault("bypass dump", "identical_columns", bypass, (1.0, 0.5), "share of steps"),
+    Fault("temperature", "temperature", raw_temperature, (0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.5), "T"),
+    Fault("top-p, rollout side", "truncated_sampling", nucleus, (0.7, 0.8, 0.9, 0.95), "p"),
+    Fault("mixed versions", "mixed_versions", mixed, (1.0, 0.6, 0.4, 0.2), "drift"),
+    Fault("stale, versions recorded", "stale_weights", stale_with_versions, (0.4, 0.2, 0.1, 0.05), "drift a step"),
+    Fault("stale from a step on", "stale_weights", stale_from_a_step, (0.8, 0.4, 0.2, 0.1), "drift"),
+    Fault("bfloat16 storage", "low_precision_storage", bfloat16, (2, 1), "columns"),
+    Fault("float16 storage", "low_precision_storage", float16, (2, 1), "columns"),
+    Fault("top-k, trainer side", "truncated_sampling", top_k, (0.4, 0.2, 0.1), "mass left out"),
+    Fault("routing", "heavy_tail", routing, (0.02, 0.01, 0.005, 0.002), "share of tokens"),
+    Fault("errors that cancel", "cancellation", cancelling, (0.5, 0.3, 0.2, 0.1), "size"),
+)

@@ -1,0 +1,72 @@
+"""The pytest plugin, in a pytest of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = sorted({"torch", "matplotlib", "pyarrow", "numba"} & set(sys.modules))
+
+
+def test_nothing_heavy_was_loaded_at_start():
+    assert HEAVY == []
+
+
+def test_engines_agree(rollout_audit_check):
+    result = rollout_audit_check(Path(DUMP), "golden.json")
+    assert result.count("worse") == 0
+
+
+def test_strict(rollout_audit_check):
+    rollout_audit_check(DUMP, "golden.json", expect_bitwise=True, limit=3, tolerances={"kl_k3": {"atol": 1.0}})
+
+
+def test_not_there(rollout_audit_check):
+    rollout_audit_check("nowhere", "golden.json")
+"""
+
+
+def pytest_run(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "rollout_audit.pytest_plugin", "-p", "no:cacheprovider"]
+    env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    return subprocess.run([*command, *options], capture_output=True, text=True, env=env, timeout=120)
+
+
+@pytest.fixture
+def project(dump: Path, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_engines.py").write_text(f"DUMP = {str(dump)!r}\n{TESTS}")
+
+
+@pytest.mark.usefixtures("project")
+def test_missing_then_written_then_held_against() -> None:
+    asked = ("-k", "heavy or agree or there")
+    missing = pytest_run(*asked)
+    assert "no such golden file; write it with: rollout-audit check" in missing.stdout
+    assert "or run pytest with --rollout-audit-update" in missing.stdout
+    assert "1 passed" in missing.stdout
+    assert "2 passed" in pytest_run("-k", "heavy or agree", "--rollout-audit-update").stdout
+    text = Path("golden.json").read_text()
+    Path("golden.json").write_text(text.replace('"steps@pooled": 2', '"steps@pooled": 3'))
+    held = pytest_run("-k", "agree or there or strict").stdout
+    assert "steps@pooled worse: 2, expected 3" in held
+    assert "first d ≠ 0: step_0.parquet row 0 position 0" in held
+    assert "nowhere: no such file or folder" in held
+    assert "3 failed" in held
+    assert "golden/check.py" not in held
+
+
+def test_the_entry_point_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"rollout_audit": "rollout_audit.pytest_plugin"}

@@ -1,7 +1,7 @@
 """Write the pages that are made from the code: `python docs/make_reference.py`; `--check` only compares.
 
-docs/metrics.md, docs/cli.md and the JSON Schemas are written whole; between markers four tables of README.md and the
-planted regressions of docs/ci.md.
+docs/metrics.md, docs/cli.md and the JSON Schemas are written whole; between markers tables of README.md and of
+docs/trainers.md and the planted regressions of docs/ci.md.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow.parquet as pq
+import trainer_tables
 
 from rollout_audit.__main__ import main as command_line
 from rollout_audit.audit.best import CRITERIA
@@ -51,6 +52,7 @@ CHOOSING = (
     "is the least distance from doing nothing: masked_fraction + bounded_fraction + mass_lost + (1 − ess), where",
     "bounded_fraction is the share of the weights that a bound replaced, capped_fraction + below_lower_fraction.",
 )
+EXPRESSIBLE = ("trainer", "weights", "rejection", "loss divides by", "veto", "batch norm", "policies")
 OF_ROW, OF_TOKEN = "one value a row", "a list a row"
 TYPES = {
     "rollout_log_probs": "list of float, **required**",
@@ -64,26 +66,44 @@ TYPES = {
 
 def pages() -> dict[str, str]:
     """Path below the root → the text that belongs there."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme, trainers = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/trainers.md"))
     return {
         "docs/metrics.md": metrics_page(),
         "docs/cli.md": cli_page(),
         **{f"docs/{name}-schema.json": printed("schema", name) for name in SCHEMAS},
         "docs/ci.md": between((ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), "planted regressions", planted()),
-        "README.md": filled(readme),
+        "docs/trainers.md": filled(trainers, trainer_parts()),
+        "README.md": filled(readme, readme_parts()),
     }
 
 
-def filled(readme: str) -> str:
-    tables = {
+def readme_parts() -> dict[str, Iterator[str]]:
+    return {
         "fields": field_table(),
         "formats": format_table(),
         "layouts": layout_table(),
         "health rules": rule_table(),
     }
+
+
+def trainer_parts() -> dict[str, Iterator[str]]:
+    return {
+        "what trainers express": rows_under(EXPRESSIBLE, trainer_tables.expressible()),
+        "agreement": rows_under(("trainer", "`expected.parquet`", "`expected_more.parquet`"),
+                                trainer_tables.agreement()),
+        "quirks": rows_under(("trainer", "quirk", "what it does"), trainer_tables.quirks()),
+    }  # fmt: skip
+
+
+def filled(page: str, tables: dict[str, Iterator[str]]) -> str:
     for name, table in tables.items():
-        readme = between(readme, name, table)
-    return readme
+        page = between(page, name, table)
+    return page
+
+
+def rows_under(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield from header(*names)
+    yield from (row(*cells) for cells in rows)
 
 
 def metrics_page() -> str:

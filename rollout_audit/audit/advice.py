@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -35,6 +35,9 @@ class Candidate(Strict):
     distance: Number = Field(description="from doing nothing; null where no token is kept")
     figures: Figures
     why_not: list[str] = Field(description="each limit that it does not keep, with its figure")
+    config: dict[str, Any] | None = Field(default=None, description="of --for: that trainer's settings, nested")
+    syntax: str | None = Field(default=None, description="of --for: how that trainer takes them")
+    fine_print: list[str] = Field(default=[], description="of --for: where that trainer does not quite the same")
 
 
 class Recommendation(Strict):
@@ -52,4 +55,6 @@ class Recommendation(Strict):
     failing: list[Candidate] = Field(description="presets that do not, nearest first")
     relax: list[str] = Field(description="where nothing keeps the limits: which to relax, and to what, for the nearest")
     refusals: list[str] = Field(description="faults that must be mended before any correction is chosen")
+    trainer: str | None = Field(default=None, description="whose settings the ranking is restricted to (--for)")
+    inexpressible: int = Field(default=0, description="candidates that this trainer has no settings for")
     notes: list[str]

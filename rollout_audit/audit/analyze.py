@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from rollout_audit.audit.assemble import assemble
+from rollout_audit.audit.dialect import trainer_metrics
 from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.plan import Audit, Device, Options
+from rollout_audit.audit.quirks import with_trainer
 from rollout_audit.audit.report import Report
+from rollout_audit.audit.selection import ConfigSource, config_text, configure, run_preset
 from rollout_audit.audit.states import Faults
 from rollout_audit.audit.sweep import Grid, default_grid
 from rollout_audit.audit.verdict import timestamp
@@ -16,6 +19,7 @@ from rollout_audit.corrections.model import Mode
 from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset, preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.errors import UsageError
 
 __all__ = ["analyze"]
 
@@ -25,6 +29,8 @@ def analyze(
     *,
     presets: Literal["all"] | Sequence[str | Preset] = "all",
     reference: str | None = None,
+    trainer: str | None = None,
+    config: ConfigSource | None = None,
     sweep: bool | Grid = True,
     per_step_grid: bool = False,
     edges: bool = False,
@@ -44,6 +50,9 @@ def analyze(
         presets: corrections to evaluate, by name or as data; "all" takes every preset that one
             pass answers; those that look at signs of advantages or at the order of a batch are evaluated where named.
         reference: the preset that health rules look at; `decoupled_token_is` by default, or the first of `presets`.
+        trainer: a name of `trainers.registry.TRAINERS`: its correction comes first and is the reference, what it would
+            have logged is in the report, its quirks that matter on this dump are findings. Reads the dump twice.
+        config: that trainer's own keys, a file of them, or a preset of its own; its defaults where not given.
         sweep: whether to try some 2,400 thresholds as well, pooled over the dump; or the grid to try.
         per_step_grid: whether every step is tried by itself too.
         edges: whether to count the tokens and sequences that lie within rounding of a threshold (`Report.edges`).
@@ -58,9 +67,17 @@ def analyze(
 
     Raises:
         DumpError: the dump cannot be audited as asked (see `rollout_audit.errors`).
-        UsageError: an unknown preset or device.
+        UsageError: an unknown preset, trainer or device; `config` without `trainer`, or beside `reference`.
+        ConfigError: the trainer itself would refuse the configuration.
     """
+    if trainer is None and config is not None:
+        raise UsageError("a configuration needs the trainer's name: whose keys are these?")
+    if trainer is not None and reference is not None:
+        raise UsageError("a trainer's configuration and a preset both name the reference correction; give one of them")
     chosen = BY_DEFAULT if presets == "all" else tuple(_as_preset(p) for p in presets)
+    if trainer is not None:
+        chosen = (run_preset(trainer, config or {}), *chosen)
+        reference = chosen[0].name
     name = reference or (REFERENCE_PRESET if presets == "all" or not chosen else chosen[0].name)
     if name not in {p.name for p in chosen}:
         chosen = (preset(name), *chosen)
@@ -82,7 +99,20 @@ def analyze(
     state = audit.run(log, on_progress)
     faults = Faults(log.findings(audit.basis.names), tuple(log.dropped))
     with one_torch_thread():
-        return assemble(audit.basis, state, faults, created)
+        report = assemble(audit.basis, state, faults, created)
+    if trainer is None:
+        return report
+    dialect, settings = configure(trainer, config or {})
+    logged = trainer_metrics(
+        dump,
+        trainer,
+        config or {},
+        on_fault=on_fault,
+        steps=steps,
+        limit=limit,
+        chunk_tokens=chunk_tokens,
+    )
+    return with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))
 
 
 def _as_preset(given: str | Preset) -> Preset:

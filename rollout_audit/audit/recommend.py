@@ -12,17 +12,20 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from rollout_audit.audit.advice import Candidate, LimitReport, Recommendation, Verdict
 from rollout_audit.audit.advice_text import broken_text, none_needed, nothing_meets, recommended, refused
 from rollout_audit.audit.best import NOTHING, Columns, SweepPoints
+from rollout_audit.audit.expressing import expressed
 from rollout_audit.audit.health import RULES
 from rollout_audit.audit.limits import CORRECTING, WEIGHT_MEAN, Limit, Limits, distance
 from rollout_audit.audit.nearest import nearest_place, overstep, relaxed
 from rollout_audit.audit.report import CorrectionReport, Report
-from rollout_audit.corrections.model import Level
+from rollout_audit.corrections.model import Level, Mode
+from rollout_audit.trainers.base import Trainer
 
 __all__ = ["MENDED_BY_REJECTION", "PLUMBING", "recommendation"]
 
@@ -39,15 +42,18 @@ SHOWN = (
 )
 
 
-def recommendation(report: Report, sweep: Columns | None, limits: Limits) -> Recommendation:
+def recommendation(
+    report: Report, sweep: Columns | None, limits: Limits, trainer: Trainer[Any] | None = None
+) -> Recommendation:
     """Presets of the report's own mode and every point of the sweep, held against the limits.
 
     Args:
         report: what an audit found; one read back from JSON will do.
         sweep: columns of its sweep (`sweep.parquet`); None: presets alone.
         limits: what a correction may cost.
+        trainer: whose settings are wanted; what it cannot express is counted and left out.
     """
-    return _Choice(report, None if sweep is None else SweepPoints(sweep), limits).made()
+    return _Choice(report, None if sweep is None else SweepPoints(sweep), limits, trainer).made()
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class _Choice:
     report: Report
     points: SweepPoints | None
     stated: Limits
+    trainer: Trainer[Any] | None = None
 
     def made(self) -> Recommendation:
         verdict = self.verdict
@@ -71,6 +78,8 @@ class _Choice:
             failing=[] if self.refusals else self.failing,
             relax=self.relax if verdict == "nothing meets the limits" else [],
             refusals=self.refusals,
+            trainer=None if self.trainer is None else self.trainer.name,
+            inexpressible=self.inexpressible,
             notes=list(self._notes()),
         )
 
@@ -144,9 +153,24 @@ class _Choice:
         return "cancellation" in self.past_limit
 
     @cached_property
-    def presets(self) -> list[Candidate]:
+    def _every_preset(self) -> list[Candidate]:
         mode = self.report.settings.mode
         return [self._of_preset(c) for c in self.report.corrections if c.mode == mode]
+
+    @cached_property
+    def presets(self) -> list[Candidate]:
+        return self._expressible(self._every_preset)
+
+    def _expressible(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """With the settings of the trainer that is asked about, without those that it has none for."""
+        if self.trainer is None:
+            return list(candidates)
+        mode = Mode(self.report.settings.mode)
+        return [found for c in candidates if (found := expressed(c, mode, self.trainer)) is not None]
+
+    @property
+    def inexpressible(self) -> int:
+        return len(self._every_preset) - len(self.presets) + len(self._every_family) - len(self.points_within)
 
     def _of_preset(self, correction: CorrectionReport) -> Candidate:
         level = str(correction.settings["level"])
@@ -182,6 +206,10 @@ class _Choice:
 
     @cached_property
     def points_within(self) -> list[Candidate]:
+        return self._expressible(self._every_family)
+
+    @cached_property
+    def _every_family(self) -> list[Candidate]:
         """Of each family of the sweep the mildest point that suffices."""
         if self.points is None or not len(self.points):
             return []
@@ -235,7 +263,8 @@ class _Choice:
         if i is None or self.points is None:
             return None
         level = str(self.points.columns["level"][i])
-        return self._of_point(self.points, i, list(self._why_not(self.points.figures(i), level)))
+        point = self._of_point(self.points, i, list(self._why_not(self.points.figures(i), level)))
+        return next(iter(self._expressible([point])), None)
 
     @cached_property
     def relax(self) -> list[str]:
@@ -251,6 +280,9 @@ class _Choice:
         if others:
             other = "bypass" if self.report.settings.mode == "decoupled" else "decoupled"
             yield f"{others} presets of {other} mode are not ranked: --mode {other} holds them against their own pair."
+        if self.trainer is not None and self.inexpressible:
+            what = f"{self.inexpressible} presets and families of the sweep"
+            yield f"{what} are left out: {self.trainer.name} has no settings for them."
         if self.points is None:
             yield "No sweep: presets alone are ranked."
         if self.report.length_trap is not None:

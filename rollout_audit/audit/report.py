@@ -15,6 +15,7 @@ __all__ = [
     "BestPoint",
     "CauseReport",
     "CorrectionReport",
+    "CounterpartReport",
     "Counts",
     "Edges",
     "FindingReport",
@@ -30,6 +31,7 @@ __all__ = [
     "StepReport",
     "SweepFamily",
     "SweepReport",
+    "TrainerReport",
     "WorstSequence",
     "WorstTokenReport",
 ]
@@ -351,6 +353,28 @@ class LogReport(Strict):
     notes: list[str]
 
 
+class CounterpartReport(Strict):
+    """A figure of the trainer beside the native one that it is named like."""
+
+    metric: str = Field(description="the trainer's name")
+    value: float
+    native: str = Field(description="'overall' or the stage of the correction, then the native metric")
+    native_value: float
+    departs: bool = Field(description="whether they differ by more than 5 %")
+    quirk: str = Field(description="why they would: where they do, a finding 'quirk:NAME' has the sentence")
+
+
+class TrainerReport(Strict):
+    """What a trainer would have logged with the run's own configuration, the whole dump as one batch."""
+
+    name: str
+    version: str
+    reads: str = Field(description="what its configuration was read as")
+    metrics: Figures
+    reasons: Reasons
+    beside: list[CounterpartReport] = Field(description="those that have a native figure to be held against")
+
+
 class Report(Strict):
     """Everything one audit found. Every number is finite or null with a reason."""
 
@@ -380,6 +404,7 @@ class Report(Strict):
     log: LogReport | None = Field(default=None, description="null where no log was given to compare with")
     worst_tokens: list[WorstTokenReport]
     worst_sequences: list[WorstSequence]
+    trainer: TrainerReport | None = Field(default=None, description="null where no trainer was named")
     notes: list[str] = Field(
         description="what the figures are and are not: error of quantiles, sampling, limits of the method"
     )

@@ -13,7 +13,15 @@ from rollout_audit.errors import UsageError
 from rollout_audit.trainers.base import Trainer
 from rollout_audit.trainers.registry import get_trainer
 
-__all__ = ["ConfigSource", "as_correction", "config_settings", "config_text", "config_warnings", "configure"]
+__all__ = [
+    "ConfigSource",
+    "as_correction",
+    "config_settings",
+    "config_text",
+    "config_warnings",
+    "configure",
+    "run_preset",
+]
 
 ConfigSource = Mapping[str, object] | str | Path
 
@@ -47,6 +55,15 @@ def config_text(trainer: str, source: ConfigSource) -> str:
     intervals = effective_intervals(correction)
     let_through = f" (lets through {'; '.join(intervals)})" if intervals else ""
     return f"{dialect.name} {dialect.version} reads: {describe(correction)}{let_through}"
+
+
+def run_preset(trainer: str, source: ConfigSource) -> Preset:
+    """A run's own configuration, as a preset called `TRAINER-config`."""
+    dialect, config = configure(trainer, source)
+    use = "The run's own configuration."
+    warnings = config_warnings(trainer, source)
+    origin = f"{dialect.name} {dialect.version}, the run's"
+    return Preset(f"{trainer}-config", dialect.correction(config), origin, use, warnings=warnings)
 
 
 def as_correction(given: ConfigSource | Correction | Preset, trainer: str | None = None) -> Correction:

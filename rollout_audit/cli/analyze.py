@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,13 +33,11 @@ from rollout_audit.cli.options import (
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps, several
-from rollout_audit.cli.reference import reference_correction
 from rollout_audit.errors import UsageError
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
     from rollout_audit.audit.report import Report
-    from rollout_audit.corrections.presets import Preset
 
 __all__ = ["ANALYZE_EPILOG", "analyze"]
 
@@ -53,6 +51,7 @@ Examples:
   rollout-audit analyze run/dumps --out report
   rollout-audit analyze run/dumps --map old_log_probs=prev_logprobs --steps 100:200
   rollout-audit analyze run/dumps --fail-on critical --fail-on 'kl_k3@any-step > 0.05'
+  rollout-audit analyze run/dumps --trainer verl --config run/config.yaml
   rollout-audit analyze run/dumps --preset decoupled_seq_is_rs --format markdown
   rollout-audit analyze run/dumps --trainer verl --config run.yaml --log wandb_history.csv
 """
@@ -76,7 +75,10 @@ TrainerName = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="ROLLOUT_AUDIT_TRAINER",
-        help=f"The health rules look at that trainer's correction. {TRAINERS_HELP}",
+        help=(
+            "That trainer's correction first and looked at by the health rules, what it would have logged, and its "
+            f"quirks that matter here. {TRAINERS_HELP}"
+        ),
         show_default=False,
     ),
 ]
@@ -151,7 +153,7 @@ def analyze(
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = asked_gates(fail_on)
-    corrections, reference = reference_correction(preset, trainer, config)
+    _check_reference(preset, trainer, config)
     logs = several(log, "ROLLOUT_AUDIT_LOG")
     if logs and trainer is None:
         raise UsageError("--log needs --trainer, and the run's --config: whose metrics are these?")
@@ -164,7 +166,7 @@ def analyze(
     from rollout_audit.reports.terminal import emit
 
     check_output(out)
-    _check_names(gates, corrections)
+    _check_names(gates, trainer)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     if digest is DigestName.FULL:
         dump = with_content_digests(dump)
@@ -187,8 +189,9 @@ def analyze(
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,
-            presets=corrections,
-            reference=reference,
+            reference=preset,
+            trainer=trainer,
+            config=config,
             sweep=not no_sweep,
             mode=mode.value if mode else None,
             on_fault=on_fault.value,
@@ -221,13 +224,21 @@ def _echo(trainer: str | None, config: str | None, *, quiet: bool) -> None:
         say(f"warning: {warning}", quiet=quiet)
 
 
-def _check_names(gates: Sequence[Gate], corrections: Sequence[Preset] | Literal["all"]) -> None:
+def _check_reference(preset: str | None, trainer: str | None, config: str | None) -> None:
+    if preset is not None and (trainer is not None or config is not None):
+        raise UsageError("--preset and --config both name the reference correction; give one of them")
+    if trainer is None and config is not None:
+        raise UsageError("--config needs --trainer: whose keys are these?")
+
+
+def _check_names(gates: Sequence[Gate], trainer: str | None) -> None:
     if not gates:
         return
     from rollout_audit.audit.gates import check_names
     from rollout_audit.corrections.presets import BY_DEFAULT
 
-    check_names(gates, [c.name for c in (BY_DEFAULT if corrections == "all" else corrections)])
+    own = [] if trainer is None else [f"{trainer}-config"]
+    check_names(gates, [*own, *(preset.name for preset in BY_DEFAULT)])
 
 
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:

@@ -10,6 +10,7 @@ import typer
 from rollout_audit.cli.messages import progress
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
+    TRAINERS_HELP,
     ChunkTokens,
     Device,
     DeviceName,
@@ -37,6 +38,7 @@ RECOMMEND_EPILOG = """\b
 Examples:
   rollout-audit recommend run/dumps
   rollout-audit recommend run/dumps --max-masked 0.05 --min-ess 0.7
+  rollout-audit recommend run/dumps --for trl
   rollout-audit recommend --from report --format json
 
 \b
@@ -85,6 +87,16 @@ MaxKl = Annotated[
     float,
     typer.Option(metavar="K3", envvar="ROLLOUT_AUDIT_MAX_KL", help="Largest k3 that may be left without weights."),
 ]
+ForTrainer = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="TRAINER",
+        envvar="ROLLOUT_AUDIT_FOR",
+        help=f"Rank what that trainer can express, and print its configuration to paste. {TRAINERS_HELP}",
+        show_default=False,
+    ),
+]
 
 
 def recommend(
@@ -95,6 +107,7 @@ def recommend(
     max_mass_lost: MaxMassLost = MAX_MASS_LOST,
     max_bounded: MaxBounded = MAX_BOUNDED,
     max_kl: MaxKl = MAX_KL,
+    trainer: ForTrainer = None,
     field_map: Maps = None,
     input_format: InputFormat = None,
     layout: Layout = None,
@@ -124,7 +137,10 @@ def recommend(
     from rollout_audit.reports.recommend import recommend as choose
     from rollout_audit.reports.recommend import recommendation_document
     from rollout_audit.reports.terminal import emit
+    from rollout_audit.trainers.registry import get_trainer
 
+    if trainer is not None:
+        get_trainer(trainer)
     limits = Limits(min_ess, max_masked, max_mass_lost, max_bounded, max_kl)
     source: str | Report = report or ""
     if dumps:
@@ -141,6 +157,6 @@ def recommend(
                 chunk_tokens=chunk_tokens,
                 on_progress=advance,
             )
-    found = choose(source, **asdict(limits))
+    found = choose(source, **asdict(limits), trainer=trainer)
     emit(recommendation_document(found), output.value if output else None)
     raise typer.Exit(EXIT_CODES[found.verdict])

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.reports.correction_table import short_interval
+from rollout_audit.reports.pasting import pasted
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table
+from rollout_audit.trainers.base import Trainer
+from rollout_audit.trainers.expression import Expression, Unexpressible
 
-__all__ = ["preset_document", "presets_document"]
+__all__ = ["preset_document", "presets_document", "translation_document"]
 
 
 def presets_document(presets: Sequence[Preset]) -> Document:
@@ -100,3 +104,40 @@ def _flat(records: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]
         {k: v if isinstance(v, str | None) else json.dumps(v, ensure_ascii=False) for k, v in r.items()}
         for r in records
     ]
+
+
+def translation_document(preset: Preset, trainer: Trainer[Any], found: Expression | Unexpressible) -> Document:
+    """A preset in another trainer's settings, or why there are none and what comes nearest."""
+    record = _translation(preset, trainer, found)
+    return Document(
+        tuple(Note(line) for line in _translation_lines(record)),
+        json=lambda: _json(record),
+        records=lambda: _flat([record]),
+    )
+
+
+def _translation(preset: Preset, trainer: Trainer[Any], found: Expression | Unexpressible) -> dict[str, object]:
+    expression = found.nearest if isinstance(found, Unexpressible) else found
+    config, syntax = trainer.nested(expression.settings), trainer.syntax_of(expression.settings)
+    return {
+        "preset": preset.name,
+        "trainer": trainer.name,
+        "version": trainer.version,
+        "expressible": found is expression,
+        "reason": found.reason if isinstance(found, Unexpressible) else None,
+        "formula": describe(expression.correction),
+        "config": config,
+        "paste": pasted(config, syntax),
+        "fine_print": list(expression.fine_print),
+    }
+
+
+def _translation_lines(record: Mapping[str, object]) -> Iterator[str]:
+    """Comments and settings, so that what can be expressed may go straight into a file."""
+    preset, trainer = record["preset"], f"{record['trainer']} {record['version']}"
+    if record["expressible"]:
+        yield f"# {preset} for {trainer}: {record['formula']}"
+    else:
+        yield f"# {trainer} cannot express {preset}; nearest is {record['reason']}:"
+    yield from str(record["paste"]).splitlines()
+    yield from (f"# {line}" for line in cast("list[str]", record["fine_print"]))

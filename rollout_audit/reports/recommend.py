@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,9 @@ from rollout_audit.audit.report import Report
 from rollout_audit.dumps.dump import Dump
 from rollout_audit.errors import ReportError
 from rollout_audit.reports.folder import read_report
+from rollout_audit.reports.pasting import pasted
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
+from rollout_audit.trainers.registry import get_trainer
 
 __all__ = ["recommend", "recommendation_document"]
 
@@ -47,6 +50,7 @@ def recommend(
     max_mass_lost: float = Limits.max_mass_lost,
     max_bounded: float = Limits.max_bounded,
     max_kl: float = Limits.max_kl,
+    trainer: str | None = None,
 ) -> Recommendation:
     """The mildest correction that keeps stated limits, and why the others do not.
 
@@ -57,18 +61,20 @@ def recommend(
         max_mass_lost: largest share of Σρ that bounding cuts away.
         max_bounded: largest share of the weights that a bound replaced.
         max_kl: largest k3 of the kept tokens where no token or sequence weight corrects them.
+        trainer: a name of `trainers.registry.TRAINERS`: rank only what that trainer can express, with its settings.
 
     Raises:
-        UsageError: a limit that is none.
+        UsageError: a limit that is none, or no such trainer.
         ReportError: no report in that folder, or its sweep.parquet is damaged or of another version.
         DumpError: the dump cannot be audited.
     """
     limits = Limits(min_ess, max_masked, max_mass_lost, max_bounded, max_kl)
+    dialect = None if trainer is None else get_trainer(trainer)
     if isinstance(source, Dump):
         source = analyze(source)
     if isinstance(source, Report):
-        return recommendation(source, _sweep_of(source), limits)
-    return recommendation(read_report(source), _read_sweep(Path(source)), limits)
+        return recommendation(source, _sweep_of(source), limits, dialect)
+    return recommendation(read_report(source), _read_sweep(Path(source)), limits, dialect)
 
 
 def _sweep_of(report: Report) -> Columns | None:
@@ -117,6 +123,7 @@ def recommendation_document(found: Recommendation) -> Document:
 def _blocks(found: Recommendation) -> Iterator[Block]:
     yield Verdict(STATUS[found.verdict], found.sentence)
     yield from (Note(text) for text in found.refusals)
+    yield from (Note(line) for line in _settings(found))
     yield _limit_table(found.limits)
     if found.ranked:
         yield _ranked_table(found)
@@ -124,6 +131,18 @@ def _blocks(found: Recommendation) -> Iterator[Block]:
         yield _failing_table(found.failing)
     yield Note("")
     yield from (Note(note, quiet=True) for note in found.notes)
+
+
+def _settings(found: Recommendation) -> Iterator[str]:
+    """The configuration to paste, of the mildest preset and of the mildest threshold."""
+    if found.trainer is None or found.verdict != "recommended":
+        return
+    for candidate in (found.mildest_preset, found.mildest_point):
+        if candidate is not None and candidate.config is not None:
+            yield ""
+            yield f"{candidate.name} for {found.trainer}, to paste:"
+            yield from pasted(candidate.config, candidate.syntax or "yaml").splitlines()
+            yield from (f"# {line}" for line in candidate.fine_print)
 
 
 def _limit_table(limits: Sequence[LimitReport]) -> Table:
@@ -166,7 +185,8 @@ def _cells(candidate: Candidate, text: str) -> list[Cell]:
 def _record(candidate: Candidate) -> Mapping[str, object]:
     head = {"name": candidate.name, "source": candidate.source, "formula": candidate.formula, "meets": candidate.meets}
     tail = {"why_not": "; ".join(candidate.why_not), **candidate.settings}
-    return {**head, "distance": candidate.distance, **_numbers(candidate), **tail}
+    pasting = {} if candidate.config is None else {"config": json.dumps(candidate.config)}
+    return {**head, "distance": candidate.distance, **_numbers(candidate), **tail, **pasting}
 
 
 def _numbers(candidate: Candidate) -> dict[str, object]:

@@ -15,6 +15,7 @@ from rollout_audit.reports.records import primary_pair, report_records
 from rollout_audit.reports.step_table import step_table
 from rollout_audit.reports.sweep_table import best_table, sweep_table
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
+from rollout_audit.reports.trainer_table import trainer_table
 from rollout_audit.reports.worst import worst_tables
 
 __all__ = ["report_document"]
@@ -48,6 +49,8 @@ def _blocks(report: Report, gates: Sequence[str]) -> Iterator[Block]:
         yield from log_blocks(report.log)
     if len(report.steps) > 1:
         yield step_table(report)
+    if report.trainer is not None:
+        yield trainer_table(report.trainer)
     yield from mismatch_blocks(report)
     yield from correction_tables(report)
     yield from (table for table in (best_table(report), sweep_table(report)) if table is not None)

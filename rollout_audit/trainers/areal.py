@@ -26,9 +26,10 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import largest, smallest, summarise
 from rollout_audit.trainers.settings import Settings, number
 
@@ -63,7 +64,7 @@ AGGREGATIONS: dict[str | None, Aggregation] = {
 
 QUIRKS = (
     Quirk(
-        "k1_sign",
+        "k1_is_log_ratio",
         "kl_k1 is +log ρ, the opposite sign of verl's k1, and behave_approx_kl is minus the usual KL.",
         "reference/trainers.md 9A and 9B",
     ),
@@ -113,6 +114,47 @@ QUIRKS = (
 )
 
 
+def _rejection(**keys: object) -> dict[str, object]:
+    return {f"rejection_sampling.{key}": value for key, value in keys.items()}
+
+
+def _tests(level: str, agg: str, own: Aggregation) -> Axis:
+    """What may be tested at one level: ratios, which may also be clamped, and three divergences."""
+    place = {"level": level, "agg": agg}
+    mirrored = Aggregation.SEQ_MIN if own is Aggregation.SEQ_MAX else own
+    divergences = {"kl_k2": Statistic.K2, "kl_k3": Statistic.K3_REVERSE}
+    return (
+        _rejection(**place, action="mask", metric="ratio",
+                   upper=rule_upper(own), lower=or_else(rule_lower(own), None)),
+        _rejection(**place, action="clamp", metric="ratio", upper=upper, lower=or_else(lower, None)),
+        _rejection(**place, action="mask", metric="kl_k1",
+                   upper=rule_bound(Statistic.K1, mirrored, "lower", scale=-1.0),
+                   lower=or_else(rule_bound(Statistic.K1, mirrored, "upper", scale=-1.0), None)),
+        *(
+            _rejection(**place, action="mask", metric=name, upper=rule_bound(statistic, own),
+                       lower=or_else(rule_bound(statistic, own, "lower"), None))
+            for name, statistic in divergences.items()
+        ),
+    )  # fmt: skip
+
+
+OPTIONS: Options = (
+    (
+        (
+            {"rejection_sampling": None},
+            *_tests("token", "mean", Aggregation.TOKEN),
+            *(test for agg, own in AGGREGATIONS.items() for test in _tests("sequence", str(agg), own)),
+        ),
+        ({}, {"m2_threshold": rule_bound(Statistic.K2, Aggregation.BATCH_MEAN, scale=2.0)}),
+    ),
+)
+COUNTERPARTS = {
+    "ppo_actor/update/behave_approx_kl/avg": Counterpart("overall.kl_k1", "k1_is_log_ratio"),
+    "ppo_actor/update/behave_imp_weight/avg": Counterpart("bounded.weight_mean", "vanishing_keys"),
+    "ppo_actor/update/rs_filtered_fraction": Counterpart("kept.masked_fraction", "filtered_means_changed"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """`rejection_sampling`."""
@@ -155,12 +197,12 @@ def parse(raw: Mapping[str, object]) -> ArealConfig:
         raise ConfigError("rejection_sampling", nested, f"expected settings: {', '.join(REJECTION)}")
     listed = nested is not None or bool(flat)
     return ArealConfig(
-        rejection=_rejection(Settings.read({**(nested or {}), **flat}, REJECTION)) if listed else None,
+        rejection=_parsed(Settings.read({**(nested or {}), **flat}, REJECTION)) if listed else None,
         m2_threshold=settings.optional_positive("m2_threshold"),
     )
 
 
-def _rejection(settings: Settings) -> Rejection:
+def _parsed(settings: Settings) -> Rejection:
     statistic, clamps = settings.choice("metric", METRICS), settings.choice("action", ACTIONS)
     if clamps and statistic is not Statistic.RATIO:
         raise ConfigError("action", "clamp", f"AReaL clamps ratios only, not {settings.values['metric']}")
@@ -312,4 +354,6 @@ TRAINER: Trainer[ArealConfig] = Trainer(
     metrics=metrics,
     optional=frozenset((*REJECTION, *REMOVED)),
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
 )

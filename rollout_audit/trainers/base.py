@@ -9,14 +9,15 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.configfile import ConfigSource, Section, read_config
+from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
     from rollout_audit.corrections.model import Correction
     from rollout_audit.corrections.tokens import Tokens
 
-__all__ = ["Columns", "OrderStatistics", "Quirk", "Renamed", "Trainer", "replaced_by", "sorted_order"]
+__all__ = [
+    "Columns",
+    "Counterpart",
+    "OrderStatistics",
+    "Quirk",
+    "Renamed",
+    "Syntax",
+    "Trainer",
+    "replaced_by",
+    "sorted_order",
+]
 
 Columns: TypeAlias = Mapping[str, NDArray[np.float64]]
 """name → float64 [rows], in the order of the dump"""
@@ -45,6 +56,28 @@ class Quirk:
 
 
 Settings: TypeAlias = Mapping[str, object]
+
+Syntax: TypeAlias = Literal["yaml", "flags", "dashed flags", "toml"]
+"""How a trainer takes its settings; dashed flags have - for _"""
+
+
+def always(correction: Correction) -> bool:  # noqa: ARG001 - one signature for every condition
+    """Whatever the correction."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """The native figure that a trainer's own stands beside, and the quirk that makes it another number."""
+
+    native: str
+    """`overall.METRIC`, or `STAGE.METRIC` of the correction; raw, bounded, normalised and kept are stages"""
+    quirk: str
+    """name in `quirks`"""
+    of: Literal["value", "complement"] = "value"
+    """whether the trainer's figure is x or 1 − x of it"""
+    when: Callable[[Correction], bool] = always
+    """the corrections for which the two are the same thing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +133,16 @@ class Trainer(Generic[C]):
     row_columns: Callable[[Tokens, C], dict[str, Tensor]]
     metrics: Callable[[Columns, C, OrderStatistics], Metrics]
     quirks: tuple[Quirk, ...]
+    options: Options
+    """every way to set a correction, from which `express` chooses"""
+    counterparts: Mapping[str, Counterpart]
+    """logged name → the native figure that it is, or ought to be"""
+    syntax: Syntax = "yaml"
+    """how the settings are pasted"""
+    file_keys: frozenset[str] = frozenset()
+    """keys that no flag gives: with one of them all settings stand in a YAML file"""
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """keys that stand in another section than the others → the path of that"""
     quantiles: Callable[[C], tuple[float, ...]] = no_quantiles
     """levels in [0, 1] of token quantiles that `metrics` will ask `order` about"""
     renamed: tuple[Renamed, ...] = ()
@@ -124,6 +167,32 @@ class Trainer(Generic[C]):
                 notes.append(f"{old.key} = {settings[old.key]!r}: {old.now}")
                 settings = {**rest, **old.translate(settings[old.key], rest)}
         return settings, tuple(notes)
+
+    def express(self, wanted: Correction) -> Expression | Unexpressible:
+        """The settings that this trainer reads as the correction, or the nearest and what is different about it."""
+        return express(self.options, lambda settings: self.correction(self.configure(settings)), wanted)
+
+    def syntax_of(self, settings: Settings) -> Syntax:
+        """How these settings are pasted."""
+        return "yaml" if self.file_keys & settings.keys() else self.syntax
+
+    def nested(self, settings: Settings) -> dict[str, object]:
+        """Settings where the trainer's configuration keeps them; as flags without what is off unless said."""
+        tree: dict[str, object] = {}
+        by_flag = "flags" in self.syntax_of(settings)
+        for dotted, value in settings.items():
+            if by_flag and not value and self.defaults.get(dotted, 0) is value:
+                continue
+            *parents, leaf = (*self.elsewhere.get(dotted, self.section.path), *dotted.split("."))
+            node: dict[str, Any] = tree
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[leaf] = value
+        return tree
+
+    def quirk(self, name: str) -> Quirk:
+        """The quirk of that name (KeyError: it has none)."""
+        return {quirk.name: quirk for quirk in self.quirks}[name]
 
 
 def sorted_order(log_ratio: NDArray[np.float64]) -> OrderStatistics:

@@ -22,4 +22,6 @@ TRAINER: Trainer[mis.MisConfig] = Trainer(
     row_columns=mis.row_columns,
     metrics=mis.metrics,
     quirks=mis.QUIRKS,
+    options=mis.OPTIONS,
+    counterparts=mis.COUNTERPARTS,
 )

@@ -26,7 +26,8 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk
+from rollout_audit.trainers.expression import Axis, Options, lower, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import fraction, mean, sample_mean, summarise
@@ -35,7 +36,19 @@ from rollout_audit.trainers.settings import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DEFAULTS", "QUIRKS", "MisConfig", "correction", "figures", "metrics", "parse", "row_columns", "warnings"]
+__all__ = [
+    "COUNTERPARTS",
+    "DEFAULTS",
+    "OPTIONS",
+    "QUIRKS",
+    "MisConfig",
+    "correction",
+    "figures",
+    "metrics",
+    "parse",
+    "row_columns",
+    "warnings",
+]
 
 DEFAULTS: dict[str, object] = {
     "use_tis": True,
@@ -94,6 +107,48 @@ QUIRKS = (
         "reference/trainers.md 2A",
     ),
 )
+
+WEIGHTS: Axis = tuple(
+    {"use_tis": True, "tis_level": name, **bounds}
+    for name, level in LEVELS.items()
+    for bounds in (
+        {"tis_mode": "truncate", "tis_upper_bound": upper},
+        {"tis_mode": "clip", "tis_lower_bound": lower, "tis_upper_bound": upper},
+        {
+            "tis_mode": "mask",
+            "tis_lower_bound": rule_lower(AGGREGATIONS[level]),
+            "tis_upper_bound": rule_upper(AGGREGATIONS[level]),
+        },
+    )
+)
+REJECTION: Axis = tuple(
+    {
+        "use_rs": True,
+        "rs_level": name,
+        "rs_lower_bound": rule_lower(AGGREGATIONS[level]),
+        "rs_upper_bound": rule_upper(AGGREGATIONS[level]),
+        **vetoes,
+    }
+    for name, level in LEVELS.items()
+    for vetoes in ({}, {"rs_veto_threshold": veto})
+)
+OPTIONS: Options = (
+    (({"use_tis": False},),),
+    (WEIGHTS, ({}, {"tis_batch_normalize": True}), ({}, *REJECTION)),
+)
+COUNTERPARTS = {
+    "mis_training_ppl": Counterpart("overall.training_ppl", "empty_rows"),
+    "mis_rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),
+    "mis_ppl_ratio": Counterpart("overall.ppl_ratio", "empty_rows"),
+    "mis_log_ppl_diff": Counterpart("overall.log_ppl_diff", "empty_rows"),
+    "mis_kl": Counterpart("overall.kl_k1", "mean_of_means"),
+    "mis_k3_kl": Counterpart("overall.kl_k3", "mean_of_means"),
+    "mis_chi2_token": Counterpart("overall.chi2_token", "mean_of_means"),
+    "mis_chi2_seq": Counterpart("overall.chi2_seq", "empty_rows"),
+    "mis_tis_weight_before_bound": Counterpart("raw.weight_mean", "mean_of_means"),
+    "mis_tis_weight_after_bound": Counterpart("bounded.weight_mean", "mean_of_means"),
+    "mis_is_ratio_mean_after_tis_rs": Counterpart("kept.weight_mean", "after_rs_is_not"),
+}
 
 
 @dataclass(frozen=True, slots=True)

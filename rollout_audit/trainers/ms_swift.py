@@ -28,9 +28,10 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Options, rule_bound, rule_upper, upper
 from rollout_audit.trainers.off_policy import clamped
 from rollout_audit.trainers.reductions import fraction, largest, mean, smallest, summarise
 from rollout_audit.trainers.settings import Settings, number
@@ -100,6 +101,28 @@ QUIRKS = (
         "reference/trainers.md 12A",
     ),
 )
+
+MODE, THRESHOLD = "rollout_importance_sampling_mode", "rollout_importance_sampling_threshold"
+BOUNDS = {
+    "token_truncate": upper,
+    "token_mask": rule_upper(Aggregation.TOKEN),
+    "sequence_truncate": upper,
+    "sequence_mask": rule_upper(Aggregation.SEQ_MEAN),
+}
+OPTIONS: Options = (
+    (
+        ({MODE: None}, *({MODE: mode, THRESHOLD: bound} for mode, bound in BOUNDS.items())),
+        ({}, {"off_policy_sequence_mask_delta": rule_bound(Statistic.K1, Aggregation.SEQ_MEAN)}),
+    ),
+)
+COUNTERPARTS = {
+    "rollout_correction/training_ppl": Counterpart("overall.training_ppl", "empty_rows"),
+    "rollout_correction/rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),
+    "rollout_correction/kl": Counterpart("overall.kl_k1", "empty_rows"),
+    "rollout_correction/k3_kl": Counterpart("overall.kl_k3", "clamped_k3"),
+    "rollout_correction/chi2_seq": Counterpart("overall.chi2_seq", "geometric_chi2"),
+    "rollout_correction/ess": Counterpart("raw.ess", "ess_of_clamped_weights"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,4 +275,7 @@ TRAINER: Trainer[MsSwiftConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
+    syntax="flags",
 )

@@ -29,8 +29,9 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, k3, row_mean, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics, Noted
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, largest, mean, smallest, summarise
 from rollout_audit.trainers.settings import Settings
 
@@ -111,6 +112,37 @@ QUIRKS = (
         "conformance/MORE.md, nemo-rl",
     ),
 )
+
+
+def _weights(own: Aggregation) -> Axis:
+    """Truncations of the weight whose log-ratio is aggregated so."""
+    band = {UPPER: rule_upper(own), LOWER: rule_lower(own)}
+    return (
+        {},
+        {TYPE: "tis", UPPER: upper, LOWER: or_else(lower, None)},
+        {TYPE: "icepop", **band},
+    )
+
+
+GEOMETRIC = {UPPER: rule_upper(Aggregation.SEQ_MEAN), LOWER: rule_lower(Aggregation.SEQ_MEAN)}
+ERROR_MASK: Axis = ({}, {ERROR_THRESHOLD: rule_bound(Statistic.MULT_ERROR, Aggregation.SEQ_MEAN)})
+OPTIONS: Options = (
+    (({ENABLED: False},), ERROR_MASK),
+    (({ENABLED: True},), (*_weights(Aggregation.TOKEN), {TYPE: "seq-mask-tis", **GEOMETRIC}), ERROR_MASK),
+    (
+        ({ENABLED: True, BY_SEQUENCE: True, "token_level_loss": False},),
+        _weights(Aggregation.SEQ_SUM),
+        ERROR_MASK,
+    ),
+)
+COUNTERPARTS = {
+    "token_mult_prob_error": Counterpart("overall.mult_prob_error", "epsilon"),
+    "gen_kl_error": Counterpart("overall.kl_k3", "epsilon"),
+    "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl"),
+    "sampling_importance_ratio": Counterpart(
+        "bounded.weight_mean", "not_a_mean", when=lambda c: c.weight.level is Level.SEQUENCE
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,4 +382,7 @@ TRAINER: Trainer[NemoConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
+    elsewhere={ERROR_THRESHOLD: ("grpo",)},
 )

@@ -29,8 +29,9 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_sum, spread
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer, replaced_by
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, summarise
 from rollout_audit.trainers.settings import Settings
 
@@ -97,6 +98,38 @@ QUIRKS = (
         "conformance/MORE.md, correction 8",
     ),
 )
+
+DIVERGENCE = (Statistic.RATIO_DISTANCE, Aggregation.SEQ_MEAN)
+BY_SEQUENCE = "rho_mask_sequence_level"
+OPTIONS: Options = (
+    (({ENABLED: False}, {ENABLED: False, ANCHOR: True}),),
+    (
+        (
+            {ENABLED: True, CLAMP_LOWER: or_else(lower, 0.0), CLAMP_UPPER: or_else(upper, 0.0)},
+            {ENABLED: True, CLAMP_LOWER: 0.0, CLAMP_UPPER: 0.0},
+        ),
+        (
+            *(
+                {**keys, MASK_LOWER: or_else(rule_lower(own), 0.0), MASK_UPPER: or_else(rule_upper(own), 0.0)}
+                for keys, own in (({}, Aggregation.TOKEN), ({BY_SEQUENCE: True}, Aggregation.SEQ_MEAN))
+            ),
+            *(
+                {
+                    **keys,
+                    TV: True,
+                    MASK_LOWER: or_else(rule_bound(*DIVERGENCE, "lower"), 0.0),
+                    MASK_UPPER: or_else(rule_bound(*DIVERGENCE), 0.0),
+                }
+                for keys in ({}, {BY_SEQUENCE: True})
+            ),
+        ),
+    ),
+)
+COUNTERPARTS = {
+    "debug/vllm_vs_local_logprob_diff_mean": Counterpart("overall.log_prob_diff_abs_mean", "last_micro_batch"),
+    "debug/vllm_local_reverse_kl": Counterpart("overall.kl_k1", "weighted_reverse_kl"),
+    "val/rho_drop_frac": Counterpart("kept.masked_fraction", "packed_rows"),
+}
 
 
 RENAMED = (
@@ -302,4 +335,7 @@ TRAINER: Trainer[OpenInstructConfig] = Trainer(
     metrics=metrics,
     renamed=RENAMED,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
+    syntax="flags",
 )

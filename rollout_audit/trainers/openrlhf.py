@@ -24,8 +24,9 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Renamed, Trainer, replaced_by
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, replaced_by
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import MISSING, Fill, Options, lower, or_else, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import summarise
 from rollout_audit.trainers.settings import Settings, positive
 
@@ -78,6 +79,33 @@ QUIRKS = (
     ),
 )
 
+
+def _both(low: Fill, high: Fill) -> Fill:
+    def filled(correction: Correction) -> object:
+        bounds = [low(correction), high(correction)]
+        return MISSING if MISSING in bounds else bounds
+
+    return filled
+
+
+ALMOST_NONE = 1e-6
+"""Stands for no lower bound, which the option does not know: comes near, where nothing is the same"""
+OPTIONS: Options = (
+    (
+        (
+            {ENABLED: False},
+            *(
+                {ENABLED: True, TYPE: "tis", THRESHOLD: _both(low, upper)}
+                for low in (lower, or_else(lower, ALMOST_NONE))
+            ),
+            *(
+                {ENABLED: True, TYPE: name, THRESHOLD: _both(rule_lower(own), rule_upper(own))}
+                for name, own in {"icepop": Aggregation.TOKEN, SEQUENCE_MASK: Aggregation.SEQ_MEAN}.items()
+            ),
+        ),
+    ),
+)
+COUNTERPARTS = {"vllm_kl": Counterpart("overall.kl_k1", "signed_kl")}
 
 RENAMED = (
     replaced_by("enable_vllm_is_correction", ENABLED),
@@ -159,4 +187,7 @@ TRAINER: Trainer[OpenRlhfConfig] = Trainer(
     metrics=metrics,
     renamed=RENAMED,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
+    syntax="flags",
 )

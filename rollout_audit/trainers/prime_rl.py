@@ -27,9 +27,10 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, k3, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.columns import counted, described
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Options, rule_bound
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, mean, summarise, token_std
 from rollout_audit.trainers.settings import Settings, number
 
@@ -84,6 +85,25 @@ QUIRKS = (
         "conformance/MORE.md, prime-rl",
     ),
 )
+
+DIFFERENCE = (Statistic.PROB_DIFF, Aggregation.TOKEN)
+OPTIONS: Options = (
+    (
+        (
+            {
+                "type": "default",
+                "dppo_mask_low": rule_bound(*DIFFERENCE, "lower", scale=-1.0),
+                "dppo_mask_high": rule_bound(*DIFFERENCE),
+            },
+            {"type": "ipo", "ipo_threshold": rule_bound(*DIFFERENCE)},
+            {"type": "default", "dppo_mask_low": 1.0, "dppo_mask_high": 1.0},
+        ),
+    ),
+)
+COUNTERPARTS = {
+    "mismatch_kl/all/mean": Counterpart("overall.kl_k3", "current_policy"),
+    "is_masked/mean": Counterpart("kept.masked_fraction", "row_means"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,4 +254,7 @@ TRAINER: Trainer[PrimeRlConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
+    syntax="toml",
 )

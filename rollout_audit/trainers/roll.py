@@ -18,9 +18,10 @@ from rollout_audit.corrections.model import Aggregation, Bound, Correction, Deno
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.columns import counted, positions
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import MISSING, Options, ratio_of, upper
 from rollout_audit.trainers.reductions import EPSILON, row_values, summarise
 from rollout_audit.trainers.settings import Settings, number
 
@@ -97,6 +98,49 @@ QUIRKS = (
         "reference/trainers.md 10A",
     ),
 )
+
+
+def _filters(correction: Correction) -> object:
+    """One entry for each two-sided rule on ratios or differences."""
+    entries = [entry for rule in correction.rules for entry in _entries(rule)]
+    return entries or MISSING
+
+
+def _entries(rule: Rule) -> Iterator[dict[str, object]]:
+    level = next((level for level, own in AGGREGATIONS.items() if own is rule.aggregation), None)
+    name = {Statistic.RATIO: "ratio", Statistic.K1: "ratio", Statistic.PROB_DIFF: "diff"}.get(rule.statistic)
+    if level is None or name is None or rule.lower is None or rule.upper is None:
+        return
+    bounds = (rule.lower, rule.upper)
+    if rule.statistic is Statistic.K1:
+        bounds = (ratio_of(-rule.upper), ratio_of(-rule.lower))
+    on = {"enabled": True, "agg_type": level.value, "ratio_enabled": name == "ratio", "diff_enabled": name == "diff"}
+    yield {**on, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}
+
+
+OPTIONS: Options = (
+    (
+        (
+            {"is_weight.enabled": False},
+            *(
+                {"is_weight.enabled": True, "is_weight.weight_type": level, "is_weight.upper_bound": bound}
+                for level in LEVELS
+                for bound in (upper, None)
+            ),
+        ),
+        ({}, {"filters": _filters}),
+    ),
+)
+COUNTERPARTS = {
+    **{
+        f"actor/train_infer_{level}_{kind}_mask_mean@sum": Counterpart(
+            "kept.masked_fraction", "padding_passes", "complement", lambda correction: len(correction.rules) == 1
+        )
+        for level in LEVELS
+        for kind in ("ratio", "diff")
+    },
+    "actor/is_weight_clipfrac@sum": Counterpart("bounded.capped_fraction", "padding_passes"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,5 +348,7 @@ TRAINER: Trainer[RollConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
     counts_masked=True,
 )

@@ -28,9 +28,10 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.columns import counted, described, positions
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.off_policy import raw_weight
 from rollout_audit.trainers.reductions import fraction, largest, smallest, summarise, token_std
 from rollout_audit.trainers.settings import Settings
@@ -101,6 +102,41 @@ QUIRKS = (
         "reference/trainers.md 8A",
     ),
 )
+
+OPTIONS: Options = (
+    (
+        (
+            {"tis_ratio_type": None},
+            *({"tis_ratio_type": name, f"{name}_tis_ratio_clip_high": upper} for name in ("token", "sequence")),
+        ),
+        (
+            {},
+            *(
+                {
+                    "sequence_mask_metric": metric,
+                    f"{name}_mask_low": rule_lower(own),
+                    f"{name}_mask_high": rule_upper(own),
+                }
+                for metric, (name, own) in ((m, found) for m, found in MASKS.items() if found is not None)
+            ),
+        ),
+        ({}, {"outlier_token_is_threshold_low": veto}),
+        ({}, {"outlier_token_is_threshold_high": rule_upper(Aggregation.SEQ_MAX)}),
+        (
+            {},
+            {
+                "token_mask_is_threshold_low": rule_lower(Aggregation.TOKEN),
+                "token_mask_is_threshold_high": rule_upper(Aggregation.TOKEN),
+            },
+        ),
+    ),
+)
+COUNTERPARTS = {
+    "policy/rollout_train_logprobs_abs_diff_mean": Counterpart("overall.log_prob_diff_abs_mean", "mixed_populations"),
+    "policy/loss_metrics/is_ratio_mean": Counterpart("bounded.weight_mean", "raw_ratios"),
+    "policy/loss_metrics/is_ratio_min": Counterpart("raw.weight_min", "padding_in_ratios"),
+    "policy/loss_metrics/is_ratio_std": Counterpart("raw.weight_std", "padding_in_ratios"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,4 +361,6 @@ TRAINER: Trainer[SkyRlConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
 )

@@ -31,8 +31,9 @@ from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Absent, Figure, Metrics
 from rollout_audit.trainers import mis
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
 from rollout_audit.trainers.settings import Settings
 
@@ -87,6 +88,27 @@ QUIRKS = (
     ),
     *mis.QUIRKS,
 )
+
+OPSM = {"use_opsm": True, "opsm_delta": rule_bound(Statistic.K1, Aggregation.SEQ_MEAN)}
+WEIGHTS: Axis = (
+    {"use_tis": True, "tis_clip": upper, "tis_clip_low": or_else(lower, 0.0)},
+    {
+        "use_tis": True,
+        FUNCTION: f"slime.backends.megatron_utils.loss.{ICEPOP}",
+        "tis_clip": rule_upper(Aggregation.TOKEN),
+        "tis_clip_low": or_else(rule_lower(Aggregation.TOKEN), 0.0),
+    },
+)
+OPTIONS: Options = (
+    (({}, {"use_rollout_logprobs": True}, {"use_rollout_logprobs": True, **OPSM}),),
+    (WEIGHTS,),
+    *((({FUNCTION: f"examples.train_infer_mismatch_helper.mis.{MIS}"},), *axes) for axes in mis.OPTIONS[1:]),
+)
+COUNTERPARTS = {
+    **mis.COUNTERPARTS,
+    "train_rollout_logprob_abs_diff": Counterpart("overall.log_prob_diff_abs_mean", "mean_of_means"),
+    "tis": Counterpart("bounded.weight_mean", "raw_tis"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +261,8 @@ TRAINER: Trainer[SlimeConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
+    syntax="dashed flags",
+    file_keys=frozenset(mis.DEFAULTS) - {"use_tis"},
 )

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from rollout_audit.corrections.direct import bounded_weight
-from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Weight
+from rollout_audit.corrections.model import Aggregation, Bound, Correction, Denominator, Level, Weight
 from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer, replaced_by
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Options, lower, or_else, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import largest, mean, smallest, summarise
 from rollout_audit.trainers.settings import Settings
 
@@ -65,6 +66,31 @@ QUIRKS = (
         "reference/trainers.md 5A",
     ),
 )
+
+MASKED = {"token_mask": Aggregation.TOKEN, "sequence_mask": Aggregation.SEQ_SUM}
+OPTIONS: Options = (
+    (
+        (
+            {ENABLED: False},
+            *(
+                {MODE: mode, UPPER: or_else(upper, None), LOWER: or_else(lower, None)}
+                for mode, (_, bound) in MODES.items()
+                if bound is Bound.CLIP
+            ),
+            *(
+                {MODE: mode, UPPER: or_else(rule_upper(own), None), LOWER: or_else(rule_lower(own), None)}
+                for mode, own in MASKED.items()
+            ),
+            *({MODE: mode, UPPER: None, LOWER: None} for mode in MASKED),
+        ),
+    ),
+)
+COUNTERPARTS = {
+    "sampling/sampling_logp_difference/mean": Counterpart("overall.log_prob_diff_abs_mean", "empty_rows"),
+    "sampling/importance_sampling_ratio/mean": Counterpart("raw.weight_mean", "ratio_after_bounding"),
+    "sampling/importance_sampling_ratio/min": Counterpart("raw.weight_min", "ratio_after_bounding"),
+    "sampling/importance_sampling_ratio/max": Counterpart("raw.weight_max", "ratio_after_bounding"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +186,6 @@ TRAINER: Trainer[TrlConfig] = Trainer(
     metrics=metrics,
     renamed=(replaced_by(f"{PREFIX}cap", UPPER),),
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
 )

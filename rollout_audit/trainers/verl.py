@@ -26,7 +26,7 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_min, row_sum, spread
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import (
     fraction,
@@ -40,6 +40,7 @@ from rollout_audit.trainers.reductions import (
 )
 from rollout_audit.trainers.settings import Settings
 from rollout_audit.trainers.thresholds import Band, parse_band, parse_rejection
+from rollout_audit.trainers.verl_options import OPTIONS
 from rollout_audit.trainers.verl_renamed import RENAMED, SECTION
 from rollout_audit.trainers.verl_weights import (
     Weights,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["DEFAULTS", "QUIRKS", "TRAINER", "VerlConfig", "bounded", "columns_of"]
+__all__ = ["COUNTERPARTS", "DEFAULTS", "OFF_POLICY", "QUIRKS", "TRAINER", "VerlConfig", "bounded", "columns_of"]
 
 DEFAULTS: dict[str, object] = {
     "rollout_is": None,
@@ -112,6 +113,28 @@ QUIRKS = (
         "reference/trainers.md 1B",
     ),
 )
+
+OFF_POLICY = {
+    "training_ppl": "training_ppl",
+    "rollout_ppl": "rollout_ppl",
+    "ppl_ratio": "ppl_ratio",
+    "log_ppl_diff": "log_ppl_diff",
+    "log_ppl_abs_diff": "log_ppl_abs_diff",
+    "kl": "kl_k1",
+    "k3_kl": "kl_k3",
+}
+"""verl's names of what it shares with its descendants → native ones"""
+LOGGED_RAW = {f"rollout_corr/{name}": Counterpart(f"overall.{of}", "empty_rows") for name, of in OFF_POLICY.items()}
+COUNTERPARTS = {
+    **LOGGED_RAW,
+    "rollout_corr/chi2_token": Counterpart("overall.chi2_token", "clamped_chi2"),
+    "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2"),
+    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "mixed_populations"),
+    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_after_bounding"),
+    "rollout_corr/rollout_is_ratio_fraction_high": Counterpart("bounded.capped_fraction", "mixed_populations"),
+    "rollout_corr/rollout_rs_masked_fraction": Counterpart("kept.masked_fraction", "mixed_populations"),
+    "rollout_corr/rollout_rs_seq_masked_fraction": Counterpart("kept.seq_touched_fraction", "mixed_populations"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,5 +404,7 @@ TRAINER: Trainer[VerlConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
     renamed=RENAMED,
 )

@@ -23,8 +23,9 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, OrderStatistics, Quirk, Renamed, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
@@ -86,6 +87,44 @@ QUIRKS = (
         "reference/cases.md 1 and 2",
     ),
 )
+
+MASKS = tuple(
+    {
+        "rollout_is_level": name,
+        "rollout_is_mode": "mask",
+        "rollout_is_threshold": rule_upper(AGGREGATIONS[level]),
+        "rollout_is_threshold_lower": rule_lower(AGGREGATIONS[level]),
+    }
+    for name, level in LEVELS.items()
+)
+OPTIONS: Options = (
+    (({},),),
+    (
+        (
+            *({"rollout_is": True, "rollout_is_level": name, "rollout_is_threshold": upper} for name in LEVELS),
+            *({"rollout_is": applied, **mask} for mask in MASKS for applied in (True, False)),
+            {"rollout_is": False, "rollout_is_threshold": 2.0},
+        ),
+        ({}, {"rollout_is_veto_threshold": veto}),
+    ),
+)
+COUNTERPARTS = {
+    **{
+        f"mismatch/mismatch_{name}": Counterpart(f"overall.{of}", "empty_rows")
+        for name, of in {
+            "training_ppl": "training_ppl",
+            "rollout_ppl": "rollout_ppl",
+            "ppl_ratio": "ppl_ratio",
+            "log_ppl_diff": "log_ppl_diff",
+            "kl": "kl_k1",
+            "k3_kl": "kl_k3",
+        }.items()
+    },
+    "mismatch/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights"),
+    "mismatch/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped"),
+    "mismatch/rollout_is_masked_fraction": Counterpart("kept.masked_fraction", "veto_apart"),
+    "mismatch/rollout_is_ratio_fraction_low": Counterpart("bounded.below_lower_fraction", "reciprocal_lower_bound"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +275,8 @@ TRAINER: Trainer[LegacyConfig] = Trainer(
     row_columns=row_columns,
     metrics=metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
     quantiles=quantiles,
     renamed=(Renamed(CAP, "now rollout_is true with rollout_is_threshold", _capped),),
 )

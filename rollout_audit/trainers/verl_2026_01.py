@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers import verl
-from rollout_audit.trainers.base import Quirk, Trainer
+from rollout_audit.trainers.base import Counterpart, Quirk, Trainer
+from rollout_audit.trainers.verl_options import OPTIONS
 from rollout_audit.trainers.verl_renamed import RENAMED, SECTION
 from rollout_audit.trainers.verl_weights import Weights
 
@@ -36,6 +37,12 @@ QUIRKS = (
     ),
     *(quirk for quirk in verl.QUIRKS if quirk.name not in REPLACED),
 )
+
+COUNTERPARTS = {
+    **verl.COUNTERPARTS,
+    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights"),
+    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped"),
+}
 
 
 def parse(raw: Mapping[str, object]) -> verl.VerlConfig:
@@ -67,5 +74,7 @@ TRAINER: Trainer[verl.VerlConfig] = Trainer(
     row_columns=row_columns,
     metrics=verl.metrics,
     quirks=QUIRKS,
+    options=OPTIONS,
+    counterparts=COUNTERPARTS,
     renamed=RENAMED,
 )

@@ -128,7 +128,9 @@ def test_a_trainers_own_configuration_is_the_reference(run, dump: Path, tmp_path
     options = ("--no-plots", "--format", "json", "--trainer", "verl", "--config", config)
     report = json.loads(run("analyze", dump, "--out", tmp_path / "r", *options).out)
     assert report["settings"]["reference"] == "verl-config"
-    assert report["corrections"][-1]["formula"] == "sequence weight capped at 3"
+    assert report["corrections"][0]["formula"] == "sequence weight capped at 3"
+    assert report["trainer"]["reads"].startswith("verl 2026-08 reads: sequence weight capped at 3")
+    assert "rollout_corr/rollout_is_mean" in report["trainer"]["metrics"]
 
 
 def test_limit_and_mode(run, dump: Path, tmp_path: Path) -> None:

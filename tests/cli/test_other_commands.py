@@ -131,3 +131,48 @@ def test_bounds_that_are_probably_not_meant_are_warned_of(run, dump: Path, tmp_p
     texts = [f["message"] for f in findings if f["kind"] == "configuration"]
     assert [f"warning: {text.removeprefix('verl-config: ')}" for text in texts] == warnings
     assert len(texts) == 2
+
+
+def test_a_preset_in_another_trainers_keys_is_its_file(run, tmp_path: Path) -> None:
+    """What is printed goes straight into a file."""
+    result = run("presets", "decoupled_token_icepop", "--as", "openrlhf")
+    assert result.code == 0
+    assert result.out.startswith("# decoupled_token_icepop for openrlhf 2026-08: token weight 0 outside [0.5, 5]\n")
+    file = tmp_path / "run.sh"
+    file.write_text(result.out)
+    trainer = get_trainer("openrlhf")
+    correction = trainer.correction(trainer.configure(file))
+    weight = correction.weight
+    assert (weight.bound, weight.lower, weight.upper) == ("mask", 0.5, 5.0)
+    told = run(
+        "metrics", Path(__file__).parents[2] / "sample_data" / "grpo_run", "--trainer", "openrlhf", "--config", file
+    )
+    assert told.code == 0
+
+
+def test_what_a_trainer_cannot_express_is_said_with_the_nearest(run) -> None:
+    result = run("presets", "decoupled_k3_rs_token_tis", "--as", "trl")
+    assert result.code == 1
+    first, *rest = result.out.splitlines()
+    assert first == (
+        '# trl 2026-07 cannot express decoupled_k3_rs_token_tis; nearest is "token weight clipped into ≤ 2" instead of '
+        '"token weight capped at 2; seq_mean_k3 ≤ 0.01", different in what is rejected:'
+    )
+    assert 'vllm_importance_sampling_mode: "token_truncate"' in rest
+    tree = json.loads(run("presets", "decoupled_k3_rs_token_tis", "--as", "trl", "--format", "json").out)
+    assert tree["expressible"] is False
+    assert tree["config"] == yaml.safe_load("\n".join(rest))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--as", "trl"), "--as needs a preset"),
+        (("decoupled_token_is", "--as", "trll"), "no trainer 'trll'; did you mean 'trl'?"),
+        (("decoupled_tokn_is", "--as", "trl"), "no preset 'decoupled_tokn_is'"),
+    ],
+)
+def test_a_translation_needs_both_names(arguments: tuple[str, ...], complaint: str, run) -> None:
+    result = run("presets", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert complaint in result.err

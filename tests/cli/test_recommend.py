@@ -15,6 +15,7 @@ import pytest
 import rollout_audit as ra
 from rollout_audit.audit.limits import Limits
 from rollout_audit.cli import recommend as command
+from rollout_audit.trainers.registry import TRAINERS, get_trainer
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "sample_data" / "grpo_run"
@@ -140,3 +141,46 @@ def test_analyze_prints_the_best_points_and_the_length_trap(run, tmp_path: Path)
     saved = json.loads((tmp_path / "r" / "report.json").read_text())
     assert saved["sweep"]["best"][0]["criterion"] == "mildest"
     assert saved["length_trap"]["ess_length"] == 47
+
+
+def test_for_a_trainer_only_what_it_can_express_is_ranked(run, folder: Path) -> None:
+    every = json.loads(run("recommend", "--from", folder, "--format", "json").out)
+    tree = json.loads(run("recommend", "--from", folder, "--for", "trl", "--format", "json").out)
+    names = {(c["source"], c["name"]) for c in tree["ranked"] + tree["failing"]}
+    assert names < {(c["source"], c["name"]) for c in every["ranked"] + every["failing"]}
+    assert ("preset", "decoupled_k3_rs") not in names
+    lost = len(every["ranked"] + every["failing"]) - len(names)
+    assert tree["inexpressible"] == lost > 0
+    assert f"{lost} presets and families of the sweep are left out: trl has no settings for them." in tree["notes"]
+    trainer = get_trainer("trl")
+    for candidate in tree["ranked"]:
+        weight = trainer.correction(trainer.configure(candidate["config"])).weight
+        assert (weight.level, weight.upper) == (candidate["settings"]["level"], candidate["settings"]["upper"]) or (
+            candidate["settings"]["rule"]
+        )
+
+
+def test_for_a_trainer_the_configuration_is_printed(run, folder: Path, tmp_path: Path) -> None:
+    lines = run("recommend", "--from", folder, "--for", "skyrl").out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.endswith(" for skyrl, to paste:"))
+    block = lines[start + 1 : lines.index("", start)]
+    file = tmp_path / "run.yaml"
+    file.write_text("\n".join(block))
+    trainer = get_trainer("skyrl")
+    assert trainer.correction(trainer.configure(file)).weight.upper == 2.0
+    assert block[0] == "trainer:"
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_trainer_can_be_recommended_for(run, folder: Path, trainer: str) -> None:
+    result = run("recommend", "--from", folder, "--for", trainer, "--format", "json")
+    tree = json.loads(result.out)
+    assert result.code in (0, 1)
+    assert tree["trainer"] == trainer
+    assert all(candidate["config"] is not None for candidate in tree["ranked"])
+
+
+def test_an_unknown_trainer_is_refused_before_the_work(run) -> None:
+    result = run("recommend", RUN, "--for", "skyrll")
+    assert (result.code, result.out) == (2, "")
+    assert "no trainer 'skyrll'; did you mean 'skyrl'?" in result.err

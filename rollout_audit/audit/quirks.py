@@ -1,0 +1,290 @@
+"""Which of a trainer's quirks matter on this dump, with the numbers.
+
+Two sources: figures of the trainer that are more than 5 % off the native ones they are named like (SPEC 4), each with
+the quirk that explains it, and a table of checks on what the configuration does to these tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rollout_audit.audit.report import CorrectionReport, CounterpartReport, FindingReport, Report, TrainerReport
+from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Rule, Statistic
+from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.trainers.base import Counterpart, Quirk, Trainer
+
+__all__ = ["CHECKS", "Check", "Evidence", "beside", "findings", "with_trainer"]
+
+Number = float | int | None
+
+DEPARTS = 0.05
+"""Relative difference from the native figure that is said"""
+LEAST = 1e-9
+"""Absolute difference that is none"""
+ALMOST_EVERYTHING = 0.9
+"""Share of the tokens whose loss is an alarm by itself"""
+LOPSIDED = 0.02
+"""How far the logs of a band may differ and still be meant as reciprocal: 0.99_1.01 is"""
+CANCELS = 0.1
+"""|mean d| over mean |d| below which errors of both signs cancel"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a check looks at."""
+
+    trainer: Trainer[Any]
+    correction: Correction
+    report: Report
+    own: CorrectionReport
+    """of the run's own configuration"""
+    logged: Metrics
+
+    def figure(self, name: str) -> Number:
+        """`overall.METRIC` of the pair that the correction compares, or `STAGE.METRIC` of the correction."""
+        where, _, metric = name.partition(".")
+        if where == "overall":
+            return self.pair("total" if self.own.training_column == "log_probs" else "engine").get(metric)
+        stage: Mapping[str, Number] = getattr(self.own.stages, where)
+        return stage.get(metric)
+
+    def pair(self, name: str) -> Mapping[str, Number]:
+        """Native metrics of two policies; empty where they are not recorded."""
+        return next((pair.metrics for pair in self.report.pairs if pair.name == name), {})
+
+    def known(self, *names: str) -> list[float]:
+        """These figures where all of them have a value, else none of them."""
+        values = [self.figure(name) for name in names]
+        found = [float(value) for value in values if value is not None]
+        return found if len(found) == len(names) else []
+
+    def has(self, quirk: str) -> bool:
+        return any(own.name == quirk for own in self.trainer.quirks)
+
+
+Sentence = Callable[[Evidence], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that a configuration may do to the data at hand."""
+
+    name: str
+    """of the trainer's quirk where it is one: its sentence is appended and its source named"""
+    severity: Literal["warning", "info"]
+    sentence: Sentence
+    """with its numbers; None where it does not matter here"""
+    every_trainer: bool = True
+    """else only those that have a quirk of that name"""
+
+
+def findings(evidence: Evidence) -> list[FindingReport]:
+    """One finding for each quirk that matters."""
+    found = {name: (check.severity, text) for name, check, text in _checked(evidence)}
+    for quirk, text in _departing(evidence):
+        severity, before = found.get(quirk, ("warning", ""))
+        found[quirk] = severity, " ".join(filter(None, (before, text)))
+    return [_finding(evidence.trainer, name, severity, text) for name, (severity, text) in found.items()]
+
+
+def with_trainer(report: Report, trainer: Trainer[Any], correction: Correction, logged: Metrics, reads: str) -> Report:
+    """The report with what the trainer would have logged, and with its quirks that matter among the findings.
+
+    Args:
+        report: of an audit whose reference is the trainer's own correction.
+        trainer: whose names and quirks.
+        correction: what its configuration does.
+        logged: its metrics, the whole dump as one batch.
+        reads: what its configuration was read as, in words.
+    """
+    own = next(c for c in report.corrections if c.name == report.settings.reference)
+    evidence = Evidence(trainer, correction, report, own, logged)
+    its = TrainerReport(
+        name=trainer.name,
+        version=trainer.version,
+        reads=reads,
+        metrics=logged.as_dict(),
+        reasons=dict(logged.reasons),
+        beside=beside(evidence),
+    )
+    return report.model_copy(update={"trainer": its, "findings": [*report.findings, *findings(evidence)]})
+
+
+def beside(evidence: Evidence) -> list[CounterpartReport]:
+    """Figures of the trainer beside their native counterparts, where both have a value."""
+    found = []
+    for name, counterpart in evidence.trainer.counterparts.items():
+        value, native = evidence.logged.get(name), _native(evidence, counterpart)
+        if value is None or native is None:
+            continue
+        found.append(
+            CounterpartReport(
+                metric=name,
+                value=value,
+                native=counterpart.native,
+                native_value=native,
+                departs=_departs(value, native),
+                quirk=counterpart.quirk,
+            )
+        )
+    return found
+
+
+def _native(evidence: Evidence, counterpart: Counterpart) -> Number:
+    value = evidence.figure(counterpart.native) if counterpart.when(evidence.correction) else None
+    return value if value is None or counterpart.of == "value" else 1.0 - value
+
+
+def _departs(value: float, native: float) -> bool:
+    return abs(value - native) > max(DEPARTS * abs(native), LEAST)
+
+
+def _departing(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """(quirk, its figures beside the native ones)."""
+    by_quirk: dict[str, list[str]] = {}
+    for one in beside(evidence):
+        if not one.departs:
+            continue
+        text = f"{one.metric} = {one.value:.4g} where {one.native} is {one.native_value:.4g}"
+        by_quirk.setdefault(one.quirk, []).append(text)
+    for quirk, texts in by_quirk.items():
+        yield quirk, f"{_rows_text(evidence) if quirk == 'empty_rows' else ''}{'; '.join(texts)}."
+
+
+def _rows_text(evidence: Evidence) -> str:
+    counts = evidence.report.counts
+    empty = counts.sequences - counts.scored_sequences
+    return f"{empty:,} of {counts.sequences:,} rows have no valid token. " if empty else ""
+
+
+def _checked(evidence: Evidence) -> Iterator[tuple[str, Check, str]]:
+    for check in CHECKS:
+        text = check.sentence(evidence) if check.every_trainer or evidence.has(check.name) else None
+        if text is not None:
+            yield check.name, check, f"{text}."
+
+
+def _finding(trainer: Trainer[Any], name: str, severity: Literal["warning", "info"], text: str) -> FindingReport:
+    quirk = next((quirk for quirk in trainer.quirks if quirk.name == name), None)
+    message = f"{trainer.name}: {text}{'' if quirk is None else _why(quirk)}"
+    return FindingReport(kind=f"quirk:{name}", severity=severity, message=message)
+
+
+def _why(quirk: Quirk) -> str:
+    return f" {quirk.sentence} ({quirk.source})"
+
+
+def _lopsided_k1(evidence: Evidence) -> str | None:
+    texts = [_swapped(rule) for rule in evidence.correction.rules if _is_lopsided(rule)]
+    masked = evidence.figure("kept.masked_fraction")
+    return f"{'; '.join(texts)}: {masked or 0:.2%} of the tokens leave" if texts else None
+
+
+def _is_lopsided(rule: Rule) -> bool:
+    if rule.statistic is not Statistic.K1 or rule.lower is None or rule.upper is None:
+        return False
+    return not math.isclose(-rule.lower, rule.upper, rel_tol=LOPSIDED)
+
+
+def _swapped(rule: Rule) -> str:
+    lower, upper = math.exp(rule.lower or 0.0), math.exp(rule.upper or 0.0)
+    return f"{rule.name} '{lower:.6g}_{upper:.6g}' keeps ratios from {1 / upper:.6g} to {1 / lower:.6g}"
+
+
+def _shared_threshold(evidence: Evidence) -> str | None:
+    rules = [rule for rule in evidence.correction.rules if rule.upper is not None]
+    ratios = [(rule, math.exp(rule.upper or 0.0)) for rule in rules if rule.statistic is Statistic.K1]
+    others = [rule for rule in rules if rule.statistic in (Statistic.K2, Statistic.K3)]
+    for rule, bound in ratios:
+        same = [other.name for other in others if math.isclose(other.upper or 0.0, bound, rel_tol=1e-9)]
+        if same:
+            masked = evidence.figure("kept.masked_fraction")
+            return f"{rule.name} and {', '.join(same)} share {bound:g}; {masked or 0:.2%} of the tokens leave"
+    return None
+
+
+def _above_the_cap(evidence: Evidence) -> str | None:
+    cap = evidence.correction.applied_weight.upper
+    known = evidence.known("normalised.weight_max", "normalised.batch_norm_factor")
+    if not known or cap is None or not evidence.correction.applied_weight.normalise:
+        return None
+    largest, factor = known
+    text = f"batch normalisation divides by {factor:.4g} and lifts the largest weight to {largest:.4g}, above {cap:g}"
+    return text if largest > cap * (1 + LEAST) else None
+
+
+def _rejects_almost_everything(evidence: Evidence) -> str | None:
+    known = evidence.known("kept.masked_fraction", "bounded.zeroed_fraction")
+    if not known or max(known) <= ALMOST_EVERYTHING:
+        return None
+    lost, keeps = max(known), "; ".join(evidence.own.keeps)
+    return f"{lost:.1%} of the tokens are rejected or zeroed: the band is too tight for this dump ({keeps})"
+
+
+def _touches_nothing(evidence: Evidence) -> str | None:
+    weight, bounded = evidence.correction.applied_weight, "bounded."
+    names = [f"{bounded}{name}" for name in ("capped_fraction", "below_lower_fraction", "zeroed_fraction")]
+    touched, span = evidence.known(*names), evidence.known("raw.weight_min", "raw.weight_max")
+    idle = weight.bound is not Bound.NONE and bool(touched) and not any(touched) and bool(span)
+    rejected = evidence.figure("kept.masked_fraction")
+    idle_rules = bool(evidence.correction.all_rules) and rejected == 0
+    texts = [
+        f"the bounds of the weight change none of them: all lie from {span[0]:.4g} to {span[1]:.4g}" if idle else "",
+        "no token is rejected by any rule" if idle_rules else "",
+    ]
+    return "; ".join(filter(None, texts)) or None
+
+
+_DIVISORS = {
+    Denominator.KEPT: "the tokens that are left",
+    Denominator.REMAINING: "the tokens that the first rules leave",
+    Denominator.ORIGINAL: "all tokens",
+}
+
+
+def _gradient_scale(evidence: Evidence) -> str | None:
+    known = evidence.known("kept.gradient_scale_kept", "kept.gradient_scale_original")
+    if not known or not known[1] or not _departs(known[0], known[1]):
+        return None
+    divisor = _DIVISORS[evidence.correction.denominator]
+    return (
+        f"the loss divides by {divisor}: the weights add up to {known[0]:.4g} of the tokens that are left and to "
+        f"{known[1]:.4g} of all, a factor {known[0] / known[1]:.3g} of the gradient between the two conventions"
+    )
+
+
+def _cancelling(evidence: Evidence) -> str | None:
+    known = evidence.known("overall.kl_k1", "overall.log_prob_diff_abs_mean")
+    if not known or abs(known[0]) >= CANCELS * known[1]:
+        return None
+    return f"the log-ratio averages {-known[0]:.3g} and its size {known[1]:.3g}: errors of both signs cancel"
+
+
+def _lag(evidence: Evidence) -> str | None:
+    total, engine = (evidence.pair(name).get("kl_k3") for name in ("total", "engine"))
+    if total is None or engine is None or not _departs(total, engine):
+        return None
+    return f"k3 to the engine is {total:.4g} from the current policy and {engine:.4g} from the one before the update"
+
+
+def _logged_unapplied(evidence: Evidence) -> str | None:
+    value = evidence.logged.get("sampling_importance_ratio")
+    idle = evidence.correction.applied_weight.level is Level.NONE
+    return f"sampling_importance_ratio = {value:.4g} is not applied" if idle and value is not None else None
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("k1_sign", "warning", _lopsided_k1, every_trainer=False),
+    Check("shared_threshold", "warning", _shared_threshold, every_trainer=False),
+    Check("normalised_above_cap", "warning", _above_the_cap),
+    Check("band_too_tight", "warning", _rejects_almost_everything),
+    Check("idle_bound", "info", _touches_nothing),
+    Check("gradient_scale", "warning", _gradient_scale),
+    Check("signed_kl", "warning", _cancelling, every_trainer=False),
+    Check("signed_difference", "warning", _cancelling, every_trainer=False),
+    Check("current_policy", "warning", _lag, every_trainer=False),
+    Check("ratio_without_correction", "info", _logged_unapplied, every_trainer=False),
+)

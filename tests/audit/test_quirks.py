@@ -1,0 +1,214 @@
+"""A run's own trainer in the report: its names, the native figures beside them, and the quirks that matter here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rollout_audit as ra
+from rollout_audit.audit.quirks import CHECKS
+from rollout_audit.trainers.registry import TRAINERS, get_trainer
+
+CONFORMANCE = Path(__file__).parents[1] / "conformance"
+LOGGED = pl.concat(
+    pl.read_parquet(CONFORMANCE / name).select(pl.col("trainer", "metric").cast(pl.String))
+    for name in ("expected.parquet", "expected_more.parquet")
+).unique()
+
+
+def written(
+    folder: Path,
+    log_ratios: list[list[float]],
+    *,
+    masks: list[list[int]] | None = None,
+    current: float | None = None,
+) -> ra.Dump:
+    """A dump with these log-ratios at log μ = −8; `current` is what the update adds."""
+    rollout = [np.full(len(row), -8.0) for row in log_ratios]
+    old = [mu + np.array(row) for mu, row in zip(rollout, log_ratios, strict=True)]
+    columns = {"rollout_log_probs": rollout, "old_log_probs": old}
+    if masks is not None:
+        columns |= {"response_mask": pa.array(masks, pa.list_(pa.int8()))}
+    if current is not None:
+        columns |= {"log_probs": [row + current for row in old]}
+    pq.write_table(pa.table(columns), folder / "dump.parquet")
+    return ra.open_dump(folder)
+
+
+def found(dump: ra.Dump, trainer: str, config: dict[str, object]) -> dict[str, tuple[str, str]]:
+    """Quirk → severity and message."""
+    report = ra.analyze(dump, presets=[], trainer=trainer, config=config, sweep=False)
+    quirks = [f for f in report.findings if f.kind.startswith("quirk:")]
+    return {f.kind.removeprefix("quirk:"): (f.severity, f.message) for f in quirks}
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+class TestTables:
+    def test_counterparts_are_names_that_the_trainer_logged(self, name: str) -> None:
+        """In the values that its own code gave; miles logs what slime logs with the same helper."""
+        known = {"verl-2025-10": "verl-legacy"}.get(name, name)
+        logged = set(LOGGED.filter(pl.col("trainer").is_in([known, *({"slime": ["miles"]}.get(name, []))]))["metric"])
+        own = set(get_trainer(name).counterparts)
+        # both kinds of ROLL's filters at each level: not all were run
+        assert (own <= logged) if name != "roll" else (own & logged)
+        assert own
+
+    def test_every_counterpart_names_a_quirk_of_its_trainer(self, name: str) -> None:
+        trainer = get_trainer(name)
+        assert {c.quirk for c in trainer.counterparts.values()} <= {quirk.name for quirk in trainer.quirks}
+
+    def test_every_quirk_has_a_sentence_and_a_source(self, name: str) -> None:
+        for quirk in get_trainer(name).quirks:
+            assert quirk.sentence.endswith((".", ".'"))
+            assert quirk.source
+
+
+def test_every_native_figure_exists(tmp_path: Path) -> None:
+    report = ra.analyze(written(tmp_path, [[0.1, -0.2]] * 4), presets=["decoupled_token_is"], sweep=False)
+    stages = report.corrections[0].stages
+    for name in TRAINERS:
+        for counterpart in get_trainer(name).counterparts.values():
+            where, _, metric = counterpart.native.partition(".")
+            assert metric in (report.overall if where == "overall" else getattr(stages, where)), counterpart
+
+
+def test_a_quirk_that_a_check_is_for_belongs_to_some_trainer() -> None:
+    names = {quirk.name for trainer in TRAINERS for quirk in get_trainer(trainer).quirks}
+    assert {check.name for check in CHECKS if not check.every_trainer} <= names
+
+
+class TestChecks:
+    def test_bounds_of_k1_that_are_not_reciprocal(self, tmp_path: Path) -> None:
+        """ρ = 3 is inside [0.5, 5] and outside what verl keeps."""
+        dump = written(tmp_path, [[0.0, 0.0, 0.0, math.log(3)]])
+        config = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_5.0"}
+        severity, message = found(dump, "verl", config)["k1_sign"]
+        assert severity == "warning"
+        assert "keeps ratios from 0.2 to 2: 25.00% of the tokens leave" in message
+        assert "PR #6377" in message
+        assert "k1_sign" not in found(dump, "verl", {**config, "rollout_rs_threshold": "0.5_2.0"})
+
+    def test_a_sample_size_that_bounding_lifts(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.0] * 9 + [math.log(50)]])
+        _, message = found(dump, "verl", {"rollout_is": "token"})["ess_after_bounding"]
+        raw = (9 + 50) ** 2 / (10 * (9 + 2500))
+        assert f"rollout_is_eff_sample_size = {(9 + 2) ** 2 / (10 * (9 + 4)):.4g} where raw.ess is {raw:.4g}" in message
+
+    def test_empty_rows_that_dilute_means(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[-0.2, -0.2], [0.0, 0.0]], masks=[[1, 1], [0, 0]])
+        _, message = found(dump, "verl", {})["empty_rows"]
+        assert "1 of 2 rows have no valid token" in message
+        assert "rollout_corr/log_ppl_diff = 0.1 where overall.log_ppl_diff is 0.2" in message
+
+    def test_weights_above_the_cap_after_normalisation(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[math.log(4), math.log(0.5)]])
+        config = {"rollout_is": "token", "rollout_is_batch_normalize": True}
+        assert "normalised_above_cap" not in found(dump, "verl", config)
+        dump = written(tmp_path, [[math.log(4), math.log(0.5), math.log(0.5), math.log(0.5)]])
+        _, message = found(dump, "verl", config)["normalised_above_cap"]
+        assert "divides by 0.875 and lifts the largest weight to 2.286, above 2" in message
+
+    def test_a_band_that_leaves_almost_nothing(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.3, -0.1]] * 19 + [[0.0]])
+        config = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.999_1.001"}
+        _, message = found(dump, "verl", config)["band_too_tight"]
+        assert f"{38 / 39:.1%} of the tokens" in message
+        assert "band_too_tight" not in found(dump, "verl", {**config, "rollout_rs_threshold": "0.5_2.0"})
+
+    def test_a_bound_that_does_nothing_is_only_said(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.1, -0.1]])
+        severity, message = found(dump, "trl", {"vllm_importance_sampling_mode": "token_truncate"})["idle_bound"]
+        assert severity == "info"
+        assert f"from {math.exp(-0.1):.4g} to {math.exp(0.1):.4g}" in message
+        severity, message = found(dump, "roll", {"filters": [{"enabled": True}]})["idle_bound"]
+        assert "no token is rejected by any rule" in message
+
+    def test_a_denominator_that_changes_the_gradient(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.0, 0.0, 0.0, 3.0]])
+        _, message = found(dump, "verl", {"rollout_rs": "token_k1", "rollout_rs_threshold": 2.0})["gradient_scale"]
+        assert "the loss divides by the tokens that are left" in message
+        assert "a factor 1.33" in message
+
+    def test_passes_that_count_padding(self, tmp_path: Path) -> None:
+        """One response of four tokens, one of one: three positions of padding have ratio 1 and pass."""
+        dump = written(tmp_path, [[0.0, 0.0, 0.0, 0.0], [0.0]])
+        _, message = found(dump, "roll", {"filters": [{"enabled": True}]})["padding_passes"]
+        assert "train_infer_token_ratio_mask_mean@sum = 1.6 where kept.masked_fraction is 1" in message
+
+    def test_a_mean_that_carries_the_size_of_the_batch(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.1], [0.1], [0.1]])
+        config = {
+            "use_importance_sampling_correction": True,
+            "sequence_level_importance_ratios": True,
+            "token_level_loss": False,
+        }
+        _, message = found(dump, "nemo-rl", config)["not_a_mean"]
+        assert f"sampling_importance_ratio = {3 * math.exp(0.1):.4g} where" in message
+
+    def test_a_ratio_that_is_logged_and_not_applied(self, tmp_path: Path) -> None:
+        severity, message = found(written(tmp_path, [[0.1]]), "nemo-rl", {})["ratio_without_correction"]
+        assert severity == "info"
+        assert f"= {math.exp(0.1):.4g} is not applied" in message
+
+    def test_options_that_share_a_threshold(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.1, -0.1]])
+        config = {"rollout_rs": "token_k1,token_k2", "rollout_rs_threshold": 2.0}
+        assert "token_k1 and token_k2 share 2" in found(dump, "verl", config)["shared_threshold"][1]
+        assert "shared_threshold" not in found(dump, "verl", {**config, "rollout_rs_threshold": "2.0,0.5"})
+
+    def test_errors_of_both_signs(self, tmp_path: Path) -> None:
+        _, message = found(written(tmp_path, [[0.2, -0.2]]), "openrlhf", {})["signed_kl"]
+        assert "its size 0.2" in message
+        assert "signed_kl" not in found(written(tmp_path, [[0.2, 0.2]]), "openrlhf", {})
+
+    def test_the_lag_of_asynchronous_training(self, tmp_path: Path) -> None:
+        _, message = found(written(tmp_path, [[0.1] * 8], current=0.2), "prime-rl", {"type": "ipo"})["current_policy"]
+        later, before = (math.expm1(d) - d for d in (0.3, 0.1))
+        assert f"k3 to the engine is {later:.4g} from the current policy and {before:.4g}" in message
+
+    def test_means_of_means(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.3], [0.0] * 9])
+        assert "mis_kl = -0.15 where overall.kl_k1 is -0.03" in found(dump, "miles", {})["mean_of_means"][1]
+
+
+class TestReport:
+    def test_the_run_comes_first_and_is_the_reference(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.1, -0.2]] * 4)
+        report = ra.analyze(dump, trainer="trl", config={"vllm_importance_sampling_clip_max": 2.0}, sweep=False)
+        assert report.corrections[0].name == "trl-config" == report.settings.reference
+        assert report.corrections[0].settings["upper"] == 2.0
+        assert report.corrections[1].name == "decoupled_token_is"
+
+    def test_it_holds_what_the_trainer_logs(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.1, -0.2]] * 4)
+        config = {"rollout_is": "token"}
+        report = ra.analyze(dump, presets=[], trainer="verl", config=config, sweep=False)
+        assert report.trainer is not None
+        assert report.trainer.metrics == dict(ra.trainer_metrics(dump, "verl", config))
+        kl = next(one for one in report.trainer.beside if one.metric == "rollout_corr/kl")
+        assert (kl.native, kl.departs) == ("overall.kl_k1", False)
+        assert kl.native_value == pytest.approx(0.05)
+        assert ra.Report.model_validate_json(report.to_json()).trainer == report.trainer
+
+    def test_without_a_trainer_there_is_none(self, tmp_path: Path) -> None:
+        report = ra.analyze(written(tmp_path, [[0.1, -0.2]] * 4), presets=["decoupled_token_is"], sweep=False)
+        assert report.trainer is None
+        assert not [f for f in report.findings if f.kind.startswith("quirk:")]
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            ({"config": {"rollout_is": "token"}}, "needs the trainer's name"),
+            ({"trainer": "verl", "reference": "decoupled_token_is"}, "give one of them"),
+            ({"trainer": "verll"}, "no trainer 'verll'"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, arguments: dict, text: str, tmp_path: Path) -> None:
+        with pytest.raises(ra.UsageError, match=text):
+            ra.analyze(written(tmp_path, [[0.1]]), **arguments)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,7 @@ LIBRARIES = ("numpy", "pyarrow", "safetensors", "torch")
 
 Array = NDArray[np.float64]
 Stages = Mapping[str, Metrics]
+T = TypeVar("T")
 
 
 def assemble(basis: Basis, state: PassState, faults: Faults, created: str) -> Report:
@@ -129,7 +131,17 @@ class _Assembly:
 
     @cached_property
     def stages(self) -> Mapping[str, Stages]:
-        return {name: self._pooled_stages(name, c) for name, c in self.audit.options.corrections.items()}
+        return self._once_each(self._pooled_stages)
+
+    def _once_each(self, evaluate: Callable[[str, Correction], T]) -> dict[str, T]:
+        """By name; presets of several trainers may be the same correction."""
+        found: dict[Correction, T] = {}
+        by_name: dict[str, T] = {}
+        for name, correction in self.audit.options.corrections.items():
+            if correction not in found:
+                found[correction] = evaluate(name, correction)
+            by_name[name] = found[correction]
+        return by_name
 
     def _pooled_stages(self, name: str, correction: Correction) -> Stages:
         if name in self.state.direct:
@@ -147,7 +159,7 @@ class _Assembly:
     @cached_property
     def step_stages(self) -> Mapping[int, Mapping[str, Stages]]:
         """Every correction on every step, all steps at once."""
-        by_name = {name: self._stages_of_steps(name, c) for name, c in self.audit.options.corrections.items()}
+        by_name = self._once_each(self._stages_of_steps)
         return {step: {name: stages[step] for name, stages in by_name.items()} for step in self.steps}
 
     def _stages_of_steps(self, name: str, correction: Correction) -> Mapping[int, Stages]:

@@ -73,7 +73,7 @@ def test_without_a_command_all_of_them_are_shown(run: Run) -> None:
     text = run("config", "show").out
     assert text.startswith("No rollout-audit.toml, no [tool.rollout-audit].\n")
     line = next(line for line in text.splitlines() if line.startswith("chunk_tokens"))
-    assert "analyze, metrics, sweep, recommend, inspect, convert, check" in line
+    assert "analyze, metrics, sweep, recommend, inspect, convert, apply, check" in line
 
 
 def test_what_the_file_says_is_what_happens(run: Run, dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,16 +32,7 @@ def write_columns(columns: Mapping[str, Sequence[object] | np.ndarray[Any, Any]]
 
 def write_steps(rows: Iterable[Mapping[str, object]], path: Path) -> None:
     """Long form: one row a step, subject, stage and metric."""
-    records = list(rows)
-    columns = {
-        field.name: pa.array([_plain(record[field.name], field.type) for record in records], field.type)
-        for field in STEP_SCHEMA
-    }
-    _write(pa.table(columns, schema=STEP_SCHEMA), path)
-
-
-def _plain(value: object, kind: pa.DataType) -> object:
-    return float(value) if isinstance(value, int | float) and kind == pa.float64() else value
+    _write(pa.Table.from_pylist(list(rows), schema=STEP_SCHEMA), path)
 
 
 def _write(table: pa.Table, path: Path) -> None:

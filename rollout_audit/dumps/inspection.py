@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from rollout_audit.dumps.streaming import Selection, read_checked
 from rollout_audit.errors import NothingToAuditError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from rollout_audit.dumps.chunk import Chunk
@@ -147,14 +150,20 @@ def _on_bf16_grid(values: NDArray[Any]) -> int:
 
 @dataclass(slots=True)
 class _Uids:
-    """Hashes of the uids seen, and the repeated ones."""
+    """Hashes of the uids seen, and the repeated ones; of each row with its step, the file that had it first."""
 
     seen: set[int] = field(default_factory=set)
     repeated: int = 0
     first: tuple[str, int, str] | None = None
+    owner: dict[int, str] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    owned_elsewhere: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, chunk: Chunk, file: str) -> None:
-        for uid, row in zip(chunk.uids or (), chunk.row_numbers.tolist(), strict=False):
+        self.rows[file] = self.rows.get(file, 0) + chunk.rows
+        for uid, row, step in zip(chunk.uids or (), chunk.row_numbers.tolist(), chunk.steps.tolist(), strict=False):
+            if uid and (owner := self.owner.setdefault(hash((uid, step)), file)) != file:
+                self.owned_elsewhere.setdefault(file, Counter())[owner] += 1
             if uid and hash(uid) in self.seen:
                 self.repeated += 1
                 self.first = self.first or (file, row, uid)
@@ -165,7 +174,15 @@ class _Uids:
             return []
         file, row, uid = self.first
         text = f"uid {uid!r} was there before: rows cannot be told apart by uid"
-        return [Finding("duplicate_uid", "info", text, file, row, count=self.repeated)]
+        return [Finding("duplicate_uid", "info", text, file, row, count=self.repeated), *self._twins()]
+
+    def _twins(self) -> Iterator[Finding]:
+        """Files whose every row, by uid and step, stood in one other file before."""
+        for file, owners in self.owned_elsewhere.items():
+            (other, count), *_ = owners.most_common(1)
+            if count == self.rows[file]:
+                text = f"every row has the uid and step of one of {other}: the same batch twice? Give one of them"
+                yield Finding("repeated_file", "warning", text, file, count=count)
 
 
 def inspect_dump(dump: Dump, *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> Inspection:

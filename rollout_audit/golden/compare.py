@@ -56,12 +56,19 @@ def compare(
 
     Args:
         expected: from the golden file; every one of them must be there and be a number.
-        got: of the report; figures that nothing is expected of are `new`, unless they have no value either.
+        got: of the report; metrics and subjects that nothing is expected of are `new`, unless they have no value
+            either. A figure whose metric the golden file has in another scope is missing from it: `unmeasured`.
         tolerances: metric → what it may do; metrics without one get the default.
     """
     added = [key for key, figure in got.items() if key not in expected and figure.value is not None]
     rows = [_row(key, was, got.get(key, ABSENT), _of(key, tolerances)) for key, was in expected.items()]
-    rows += [Comparison(key, None, got[key].value, None, None, _of(key, tolerances).direction, "new") for key in added]
+    known = {(key.subject, key.metric) for key in expected}
+    for key in added:
+        direction, value = _of(key, tolerances).direction, got[key].value
+        if (key.subject, key.metric) in known:
+            rows.append(Comparison(key, None, value, None, None, direction, "unmeasured", "not in the golden file"))
+        else:
+            rows.append(Comparison(key, None, value, None, None, direction, "new"))
     return sorted(rows, key=_rank)
 
 

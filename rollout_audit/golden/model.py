@@ -55,13 +55,15 @@ class GoldenSettings(Strict):
 class Golden(Strict):
     """What a dump gave when it was last approved."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
 
     schema_tag: GoldenTag = Field(default_factory=GoldenTag, alias="schema")
     digest: str = Field(description="SHA-256 over the names and digests of all files")
     digests: dict[str, str] = Field(description="file → SHA-256 over its contents")
     settings: GoldenSettings
-    figures: dict[str, float | int | None] = Field(description="[PAIR or PRESET:]METRIC@pooled or @STEP → value")
+    figures: dict[str, float | int | None] = Field(
+        min_length=1, description="[PAIR or PRESET:]METRIC@pooled or @STEP → value"
+    )
     edges: dict[str, int] = Field(
         default_factory=dict, description="figure that counts → how many lie within rounding of its threshold"
     )

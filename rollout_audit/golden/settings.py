@@ -111,13 +111,13 @@ def _gate(given: Settings, table: Mapping[str, Any], where: str) -> Gate:
 
 
 def _check_tolerance(given: Settings, metric: str, key: str, value: object) -> None:
-    from rollout_audit.golden.tolerances import DIRECTIONS
+    from rollout_audit.golden.tolerances import DIRECTIONS, SPELT
 
     where = f"check.metrics.{metric}"
     if key not in TOLERANCE_KEYS:
         raise given.unknown(f"{where}.", key, TOLERANCE_KEYS)
     if key == "direction":
-        _choice(given, f"{where}.{key}", value, DIRECTIONS)
+        _choice(given, f"{where}.{key}", value, (*DIRECTIONS, *SPELT))
     elif _number(given, f"{where}.{key}", value) < 0:
         raise given.refuse(f"{where}.{key}", value, "a tolerance is not negative")
 

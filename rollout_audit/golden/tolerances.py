@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import get_args
+from typing import Annotated, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rollout_audit.reports.catalogue import CATALOGUE, Worse
 
-__all__ = ["COUNTS", "DIRECTIONS", "METRICS", "Tolerance", "default_tolerance", "is_counted", "tolerances_for"]
+__all__ = ["COUNTS", "DIRECTIONS", "METRICS", "SPELT", "Tolerance", "default_tolerance", "is_counted", "tolerances_for"]
 
 DIRECTIONS: tuple[Worse, ...] = get_args(Worse)
+SPELT = {"up": "higher", "down": "lower"}
+"""Words of the tables that stand for a direction in settings too"""
 COUNTS = ("steps", "sequences", "scored_sequences", "tokens", "valid_tokens", "dropped_sequences")
 """Sizes of a dump or of a step"""
 SHARES = frozenset(
@@ -36,7 +38,9 @@ class Tolerance(BaseModel):
 
     atol: float = Field(default=1e-12, ge=0)
     rtol: float = Field(default=1e-6, ge=0)
-    direction: Worse = Field(default="neither", description="which way is worse; neither: every change is")
+    direction: Annotated[Worse, BeforeValidator(lambda word: SPELT.get(word, word))] = Field(
+        default="neither", description="which way is worse; neither: every change is"
+    )
 
 
 def is_counted(metric: str) -> bool:

@@ -43,8 +43,23 @@ class Section:
     def of(self, tree: Mapping[str, object], known: Collection[str] = ()) -> dict[str, object]:
         """The settings in `tree`, as a flat dict; `known` are the trainer's keys."""
         parts = [part for place in (self, *self.also) if (part := place._found(tree, known)) is not None]
+        if not any(parts):
+            self._check_spelling(tree)
         flat = not any(parts) and (not parts or any(key in known for key in tree))
         return self._ours(tree, known, flat=True) if flat else {k: v for part in parts for k, v in part.items()}
+
+    def _check_spelling(self, tree: Mapping[str, object]) -> None:
+        """Raises UsageError where a section is there under almost its name: its settings would not be looked at."""
+        for start in range(len(self.path)):
+            node: object = tree
+            for key in self.path[start:]:
+                if not isinstance(node, Mapping):
+                    break
+                if key not in node:
+                    if near := get_close_matches(key, [str(name) for name in node], n=1, cutoff=NEAR):
+                        raise UsageError(f"configuration: unknown section {near[0]!r}; did you mean {key!r}?")
+                    break
+                node = node[key]
 
     def _found(self, tree: Mapping[str, object], known: Collection[str]) -> dict[str, object] | None:
         for start in range(len(self.path)):
@@ -102,7 +117,7 @@ def _load(source: ConfigSource) -> Mapping[str, object]:
     text = fspath(source)
     if text.lstrip().startswith("{"):
         return _checked(text, text, json.loads)
-    if isinstance(source, str) and text.lstrip().startswith("--"):
+    if isinstance(source, str) and _are_flags(text):
         return _checked(text, text, _flags)
     if isinstance(source, str) and "=" in text and not Path(text).is_file():
         return dict(_fragments(text))
@@ -119,7 +134,14 @@ def _from_file(path: Path) -> Mapping[str, object]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"configuration {str(path)!r}: cannot be read ({error})") from error
-    return _checked(str(path), text, LOADERS.get(path.suffix.lower(), _yaml))
+    load = _flags if _are_flags(text) else LOADERS.get(path.suffix.lower(), _yaml)
+    return _checked(str(path), text, load)
+
+
+def _are_flags(text: str) -> bool:
+    """Whether the first thing beside comments is a command-line flag."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "").startswith("--")
 
 
 def _checked(name: str, text: str, load: Callable[[str], object]) -> Mapping[str, object]:
@@ -150,6 +172,9 @@ def _nest(flat: Mapping[str, object]) -> dict[str, object]:
 
 FRAGMENT = re.compile(r"(?:^|[,\s])\s*(?:--)?\+*(?P<key>[A-Za-z][\w.]*)=")
 
+PAIR = re.compile(r"^\+*(?P<key>[a-z][a-z0-9_]*(?:\.\w+)+)=(?P<value>.*)$")
+"""Of hydra, in a launch script"""
+
 FLAG = re.compile(r"(?:^|\s)--(?P<key>[A-Za-z][\w.-]*)(?P<values>(?:[=\s]\s*(?!--)\S+)*)")
 
 
@@ -163,10 +188,15 @@ def _fragments(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _flags(text: str) -> dict[str, object]:
-    """`--key value`, `--key=value`, `--key` (true) and `--key 0.5 5.0` (a list) of a command line or shell script."""
+    """`--key value`, `--key=value`, `--key` (true) and `--key 0.5 5.0` (a list) of a command line or shell script.
+
+    Of a script also hydra's `section.key=value`.
+    """
     settings: dict[str, object] = {}
     for line in text.replace("\\\n", " ").splitlines():
-        for flag in FLAG.finditer(" ".join(shlex.split(line, comments=True))):
+        words = shlex.split(line, comments=True)
+        settings |= {pair["key"]: _scalar(pair["value"]) for word in words if (pair := PAIR.match(word))}
+        for flag in FLAG.finditer(" ".join(words)):
             values = [
                 _scalar(word) for word in flag["values"].lstrip("=").split() if word.strip("()") and word[0] != "$"
             ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.base import Renamed
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.settings import positive
@@ -18,7 +19,7 @@ Settings = Mapping[str, object]
 
 CAP = "tis_imp_ratio_cap"
 ACTOR = Section(("actor_rollout_ref", "actor"), shared=True)
-SECTION = Section(("algorithm", "rollout_correction"), also=(ACTOR,))
+SECTION = Section(("algorithm", "rollout_correction"), also=(ACTOR, Section(("algorithm",), prefix="rollout_is")))
 LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 RS, RS_UPPER, RS_LOWER = "rollout_rs", "rollout_rs_threshold", "rollout_rs_threshold_lower"
 VETO = "rollout_token_veto_threshold"
@@ -53,6 +54,16 @@ def _veto(value: object, settings: Settings) -> Settings:
     return {RS: ",".join([*options, "seq_max_k2"]), RS_UPPER: ",".join([*shared, repr(limit)])}
 
 
+def _weight_level(value: object, settings: Settings) -> Settings:
+    return {"rollout_is": value} if settings.get("rollout_is") else {}
+
+
+def _weight_mode(value: object, _settings: Settings) -> Settings:
+    if value != "truncate":
+        raise ConfigError("rollout_is_mode", value, "of verl in October 2025; --trainer verl-2025-10 reads it")
+    return {}
+
+
 def _gradient(value: object, _settings: Settings) -> Settings:
     return {"loss_type": "reinforce"} if value else {}
 
@@ -67,6 +78,15 @@ RENAMED = (
     ),
     Renamed(RS_LOWER, f"now the band 'lower_upper' in {RS_UPPER}", lambda _value, _settings: {}),
     Renamed(VETO, "now seq_max_k2, which is two-sided: it drops rows with a token beyond the inverse ratio too", _veto),
+    Renamed("rollout_is_level", "now the value of rollout_is itself", _weight_level),
+    Renamed("rollout_is_mode", "now always truncation", _weight_mode),
+    Renamed("rollout_is_veto_threshold", "now seq_max_k2, which is two-sided", _veto),
+    Renamed(
+        "rollout_is",
+        "now a level: token, sequence or null",
+        lambda value, _settings: {"rollout_is": "token" if value else None},
+        frozenset({True, False}),
+    ),
     Renamed("use_policy_gradient", "now loss_type 'reinforce'", _gradient),
 )
 """In this order: each sees what those before it made"""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rollout_audit.dumps import FaultLog, inspect_dump, open_dump
@@ -421,3 +422,13 @@ def test_constant_rows_of_a_packed_chunk(write: Any) -> None:
     path = write(rollout_log_probs=zeros, old_log_probs=far, response_mask=[[0, 1, 1, 1, 1, 0], [], [1] * 6, [1] * 6])
     (finding,) = inspect_dump(open_dump(path)).findings
     assert (finding.kind, finding.row, finding.count) == ("constant_rollout", 0, 2)
+
+
+def test_a_file_that_stands_there_twice_is_said(tmp_path) -> None:
+    """As .pt and .safetensors of one batch do, or a copy: every figure would count it double."""
+    table = pa.table({"uid": ["a", "b"], "rollout_log_probs": [[-1.0], [-2.0]], "old_log_probs": [[-1.1], [-2.1]]})
+    for name in ("step_1_a.parquet", "step_1_b.parquet"):
+        pq.write_table(table.append_column("step", pa.array([1, 1])), tmp_path / name)
+    found = {f.kind: f for f in inspect_dump(open_dump(tmp_path)).findings}
+    assert found["repeated_file"].severity == "warning"
+    assert (found["repeated_file"].file, found["repeated_file"].count) == ("step_1_b.parquet", 2)

@@ -112,3 +112,14 @@ def test_directions_are_those_that_explain_shows() -> None:
 @pytest.mark.parametrize("text", ["kl_k3@pooled", "decoupled_token_is:kept.ess@-3", "total:kl_k1@12", "steps@pooled"])
 def test_keys_come_back(text: str) -> None:
     assert str(FigureKey.parse(text)) == text
+
+
+def test_a_figure_that_is_missing_from_the_golden_file_does_not_pass() -> None:
+    """Its metric stands there in another scope; a metric that is nowhere in it was added later."""
+    key, other, added = (FigureKey.parse(text) for text in ("kl_k3@pooled", "kl_k3@3", "kl_k9@pooled"))
+    rows = compare({other: Figure(0.1)}, {key: Figure(0.1), other: Figure(0.1), added: Figure(0.1)}, {})
+    assert {str(row.key): row.verdict for row in rows} == {
+        "kl_k3@pooled": "unmeasured",
+        "kl_k3@3": "same",
+        "kl_k9@pooled": "new",
+    }

@@ -101,7 +101,7 @@ def test_a_figure_that_is_no_longer_there(run: Run, dump: Path, golden: Path) ->
     golden.write_text(golden.read_text().replace(f'"{KEY}"', '"kl_k9@pooled"'))
     result, out = outputs(run, dump, golden)
     assert result.code == 2
-    assert "1 unmeasured, 1 new" in result.out
+    assert "2 unmeasured" in result.out  # the one that is gone, and the one that the file lacks
     assert "no longer there" in result.out
     assert cases(out["junit"])["rollout-audit check.mismatch@pooled.kl_k9"] == "error"
 

@@ -8,6 +8,7 @@ import pytest
 
 from rollout_audit.errors import UsageError
 from rollout_audit.trainers.configfile import Section, read_config
+from rollout_audit.trainers.registry import get_trainer
 
 VERL = Section(("algorithm", "rollout_correction"))
 WANTED = {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}
@@ -137,3 +138,42 @@ def test_refused_files(tmp_path: Path) -> None:
         read_config(path)
     with pytest.raises(UsageError, match="cannot be read"):
         read_config(tmp_path)
+
+
+SCRIPT = """#!/bin/bash
+export N_GPUS=8
+python3 -m verl.trainer.main_ppo \\
+  algorithm.adv_estimator=grpo \\
+  algorithm.rollout_correction.rollout_is=token +algorithm.rollout_correction.rollout_rs=token_k1 \\
+  algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0 trainer.n_gpus_per_node=8
+"""
+
+
+def test_a_launch_script_of_hydra_is_read(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    given, _ = get_trainer("verl").settings(tmp_path / "run.sh")
+    assert given == {"rollout_is": "token", "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
+
+
+def test_flags_are_flags_in_any_file_and_under_comments(tmp_path: Path) -> None:
+    (tmp_path / "pasted.yaml").write_text("# slime\n--use-tis --tis-clip 3.0\n")
+    given, _ = get_trainer("slime").settings(tmp_path / "pasted.yaml")
+    assert given == {"use_tis": True, "tis_clip": 3.0}
+
+
+def test_a_section_under_almost_its_name_is_an_error() -> None:
+    with pytest.raises(UsageError, match="unknown section 'rollout_corection'; did you mean 'rollout_correction'"):
+        get_trainer("verl").settings({"algorithm": {"rollout_corection": {"rollout_is": "token"}}})
+
+
+@pytest.mark.parametrize("nest", [lambda s: s, lambda s: {"algorithm": {**s, "adv_estimator": "grpo"}}])
+def test_verl_of_october_2025_is_understood(nest) -> None:
+    old = {
+        "rollout_is": True,
+        "rollout_is_level": "sequence",
+        "rollout_is_mode": "truncate",
+        "rollout_is_threshold": 3.0,
+    }
+    given, notes = get_trainer("verl").settings(nest(old))
+    assert given == {"rollout_is": "sequence", "rollout_is_threshold": 3.0}
+    assert any("rollout_is_level" in note for note in notes)

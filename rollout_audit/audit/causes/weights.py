@@ -48,9 +48,15 @@ def _typical(exhibit: Exhibit, rows: Flags | Ints) -> tuple[float, float]:
 
 
 def stale_weights(exhibit: Exhibit) -> Hit | None:
-    """The gap grows with the recorded age; else with the step, or at a step; else there is only its size to go by."""
+    """The gap grows with the recorded age; else with the step, or at a step; else there is only its size to go by.
+
+    Where ages are recorded and it does not grow with them, the sampler's weights are not what is stale.
+    """
     if not exhibit.tokens:
         return None
+    ages = _ages(exhibit)
+    if len(np.unique(ages[np.isfinite(ages)])) > 1:
+        return _by_age(exhibit)
     return _by_age(exhibit) or _by_step(exhibit) or _by_size(exhibit)
 
 

@@ -63,12 +63,14 @@ class CellGrid:
     @cached_property
     def ratios(self) -> NDArray[np.float64]:
         """[cells] exp of each midpoint"""
-        return np.exp(self.midpoints)
+        with np.errstate(over="ignore"):  # a cut may lie anywhere
+            return np.exp(self.midpoints)
 
     @cached_property
     def excesses(self) -> NDArray[np.float64]:
         """[cells] expm1 of each midpoint"""
-        return np.expm1(self.midpoints)
+        with np.errstate(over="ignore"):
+            return np.expm1(self.midpoints)
 
     def cell_of(self, log_ratio: Tensor) -> Tensor:
         """[tokens] int64 index of the cell of each log-ratio: the number of edges below it."""

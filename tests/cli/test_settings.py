@@ -149,7 +149,7 @@ def test_scopes_of_a_gate(scope: str, run: Run, dump: Path) -> None:
         ("[check.metrics.kl_k33]\natol = 1", "unknown key check.metrics.'kl_k33'; did you mean 'kl_k3'?"),
         ("[check.metrics.kl_k3]\natoll = 1", "unknown key check.metrics.kl_k3.'atoll'; did you mean 'atol'?"),
         ("[check.metrics.kl_k3]\natol = -1", "check.metrics.kl_k3.atol = -1: a tolerance is not negative"),
-        ("[check.metrics.kl_k3]\ndirection = 'up'", "direction = 'up': expected one of higher, lower"),
+        ("[check.metrics.kl_k3]\ndirection = 'wide'", "direction = 'wide': expected one of higher, lower"),
         ("[check.metrics]\nkl_k3 = 1", "check.metrics.kl_k3 = 1: expected a table, [check.metrics.kl_k3]"),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '>'", "gate[0] has no value; a gate needs metric, op and value"),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '=>'\nvalue = 1", "gate[0].op = '=>': expected one of <=, >=, =="),

@@ -46,3 +46,10 @@ def test_many_groups_are_binned_in_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     for key, part in whole.parts.items():
         np.testing.assert_array_equal(in_turns.parts[key].index, part.index)
         np.testing.assert_array_equal(in_turns.parts[key].sum_u, part.sum_u)
+
+
+def test_a_cut_may_lie_past_every_ratio() -> None:
+    """Where nothing can be inside a bound, its end is the largest float64: its cell has no ratio, and no warning."""
+    grid = CellGrid.with_cuts([np.finfo(np.float64).max])
+    assert np.isinf(grid.ratios[-1])
+    assert np.isinf(grid.excesses[-1])

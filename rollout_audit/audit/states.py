@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, ValidationError
 
-from rollout_audit.audit.pairs import Pair, PairName
+from rollout_audit.audit.pairs import Pair, PairName, pair_for
 from rollout_audit.audit.passes import PassState
 from rollout_audit.audit.pictures import States
 from rollout_audit.audit.plan import Basis, Input, Options
@@ -43,7 +43,7 @@ STATES_VERSION = 1
 COMMON = ("file", "row", "step", "tokens", "reward", "advantage", "policy_age", "policy_version")
 """Columns of `sequences.parquet` that do not depend on the pair"""
 INTEGERS = ("row", "step", "tokens", "valid_tokens")
-OF_AUDIT = ("identical_columns", "configuration", "reward_value")
+OF_AUDIT = ("identical_columns", "configuration", "reward_value", "collapsed_products")
 """Findings that are read off the evidence and not off the files"""
 
 LENIENT = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=True)
@@ -244,8 +244,7 @@ def _pair(header: PairHeader) -> Pair:
 def _plan(place: str, header: Header, of_pair: PairHeader) -> PairPlan:
     """Cells are only read under the very cuts that they were counted between."""
     pairs = tuple(map(_pair, header.pairs))
-    basis = Basis(Options(), (), pairs, Mode.DECOUPLED, {})
-    own = {p.name: p.correction for p in header.presets if basis.pair_of(p.correction).name == of_pair.name}
+    own = {p.name: p.correction for p in header.presets if pair_for(p.correction.mode, pairs).name == of_pair.name}
     plan = PairPlan(
         own,
         tuple(of_pair.extra_cuts),

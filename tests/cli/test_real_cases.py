@@ -53,6 +53,8 @@ def test_token_geometric_and_product_weights_stand_side_by_side(tmp_path: Path) 
     assert raw["decoupled_seq_is"] == pytest.approx(math.exp(-3.0))
     (finding,) = [f for f in report.findings if f.kind == "collapsed_products"]
     assert "(products) average 0.0498 where token weights average 0.997 and geometric ones 0.997" in finding.message
+    again = ra.sweep(ra.write_report(report, tmp_path / "saved", plots=False).folder)
+    assert [f.model_dump() for f in again.findings] == [f.model_dump() for f in report.findings]
     short = ra.analyze(ra.open_dump(written(tmp_path, [[-0.003] * 10] * 2)), sweep=False)
     assert not [f for f in short.findings if f.kind == "collapsed_products"]
 

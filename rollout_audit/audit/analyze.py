@@ -53,7 +53,7 @@ def analyze(
         trainer: a name of `trainers.registry.TRAINERS`: its correction comes first and is the reference, what it would
             have logged is in the report, its quirks that matter on this dump are findings. Reads the dump twice.
         config: that trainer's own keys, a file of them, or a preset of its own; its defaults where not given.
-        sweep: whether to try some 2,400 thresholds as well, pooled over the dump; or the grid to try.
+        sweep: whether to try some 2,700 thresholds as well, pooled over the dump; or the grid to try.
         per_step_grid: whether every step is tried by itself too.
         edges: whether to count the tokens and sequences that lie within rounding of a threshold (`Report.edges`).
         mode: which training policy the report is about; decoupled where `old_log_probs` is recorded.

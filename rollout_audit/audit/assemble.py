@@ -379,12 +379,12 @@ class _Assembly:
         """The grid over the whole dump, presets over the whole dump and by step, and the grid by step where asked."""
         assert self.sweep is not None
         corrections = self.audit.options.corrections
-        yield grid_points(self.sweep)
+        yield grid_points(self.sweep, self.sweep_columns)
         yield named_points(corrections, {c.name: c.stages for c in report.corrections}, None)
         for step in report.steps:
             yield named_points(corrections, step.corrections, step.step)
         if self.audit.options.per_step_grid:
-            yield from (grid_points(sweep, step) for step, sweep in self._step_sweeps())
+            yield from (grid_points(sweep, sweep_columns(sweep), step) for step, sweep in self._step_sweeps())
 
     def _step_sweeps(self) -> Iterator[tuple[int, Answered]]:
         grid = self.audit.options.sweep

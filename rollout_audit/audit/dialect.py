@@ -18,7 +18,7 @@ from rollout_audit.audit.selection import ConfigSource, configure
 from rollout_audit.corrections.model import Correction, Rule
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, OnFault
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.threads import default_workers
 from rollout_audit.statistics.batch_cuts import Cuts, decide
@@ -32,7 +32,6 @@ from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
 __all__ = ["trainer_metrics"]
 
 CPU = torch.device("cpu")
-OnFault = Literal["stop", "drop"]
 
 
 @overload

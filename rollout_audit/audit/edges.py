@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rollout_audit.audit.report import Edges
 from rollout_audit.corrections.cuts import EVERYTHING, Interval, at_least, is_interval, token_interval, weight_interval
 from rollout_audit.corrections.direct import statistic_bounds
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
+from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.statistics.native import BANDS, CATASTROPHIC
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def native_edges(scope: Scope) -> Edges:
         | {
             "catastrophic_fraction": _tokens_at(scope, [floor]),
             "veto_fraction": _rows_at(scope.rows["min_d"], floor, _slack_of_cut(floor)),
-            "tokens_past_clamp": _tokens_at(scope, [-20.0, 20.0]),
+            "tokens_past_clamp": _tokens_at(scope, [-SAFETY_CLAMP, SAFETY_CLAMP]),
             "sequences_past_clamp": _rows_at(
-                np.abs(scope.rows["sum_d"]), 20.0, ROUNDING_OF_SUMS * scope.rows["sum_abs_d"]
+                np.abs(scope.rows["sum_d"]), SAFETY_CLAMP, ROUNDING_OF_SUMS * scope.rows["sum_abs_d"]
             ),
         }
     )
@@ -142,7 +142,7 @@ def _slack_of_cut(end: float) -> float:
 
 def _native_ends() -> list[float]:
     bands = [at_least(1 + side * band) for band in BANDS.values() for side in (-1, 1)]
-    return [*bands, at_least(CATASTROPHIC), -20.0, 20.0]
+    return [*bands, at_least(CATASTROPHIC), -SAFETY_CLAMP, SAFETY_CLAMP]
 
 
 def _token_ends(correction: Correction) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import StageReport
-from rollout_audit.audit.sweep import SETTINGS, settings_of, sweep_columns
+from rollout_audit.audit.sweep import SETTINGS, settings_of
 from rollout_audit.corrections.describe import describe
 from rollout_audit.corrections.model import Correction
 from rollout_audit.statistics.stages import METRICS_OF_STAGE
@@ -23,15 +23,15 @@ PRESET = "preset"
 """The family of the named points"""
 
 
-def grid_points(sweep: Answered, step: int | None = None) -> Points:
-    """The points of a grid, over the whole dump or on one step.
+def grid_points(sweep: Answered, columns: Points, step: int | None = None) -> Points:
+    """The points of a grid, over the whole dump or on one step; `columns` are those of `sweep_columns`.
 
     Where a point is not `exact`, `FIGURE_error` says how far its figure may be off.
     """
     size = len(sweep.corrections)
     errors = {} if sweep.exact.all() else {f"{name}_error": sweep.errors[name] for name in COLUMNS}
     exact = {"exact": sweep.exact.tolist()}
-    return {"name": [None] * size, "step": [step] * size, **sweep_columns(sweep), **exact, **errors}
+    return {"name": [None] * size, "step": [step] * size, **columns, **exact, **errors}
 
 
 def named_points(corrections: Mapping[str, Correction], stages: Mapping[str, StageReport], step: int | None) -> Points:

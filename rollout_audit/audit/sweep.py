@@ -11,6 +11,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_audit.audit.best import SETTINGS as SETTINGS_OF_POINT
 from rollout_audit.audit.best import best_points
 from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.report import SweepFamily, SweepReport
@@ -54,7 +55,7 @@ JOINT_FAMILIES: tuple[Family, ...] = (
     (Statistic.K3, Aggregation.SEQ_MEAN),
     (Statistic.K2, Aggregation.SEQ_MAX),
 )
-SETTINGS = ("family", "level", "bound", "lower", "upper", "rule", "rule_lower", "rule_upper", "formula")
+SETTINGS = ("family", *SETTINGS_OF_POINT, "formula")
 """What names a point of a sweep, beside its figures"""
 
 
@@ -103,7 +104,7 @@ class Grid:
 
 
 def default_grid() -> Grid:
-    """Some 2,400 configurations: every level and bound mode, all eleven of verl's rules, vetoes, joint sweeps."""
+    """Some 2,700 configurations: every level and bound mode, all eleven of verl's rules, vetoes, joint sweeps."""
     ratios = np.geomspace(1.1, 10.0, 64)
     near_one = 1.0 + np.geomspace(1e-4, 0.2, 48)
     levels = {Level.TOKEN: ratios, Level.SEQUENCE: ratios, Level.GEOMETRIC: near_one}

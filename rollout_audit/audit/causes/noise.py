@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollout_audit.audit import health
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Hit
+from rollout_audit.corrections.model import SAFETY_CLAMP
 
 __all__ = ["TAIL_SHARE", "cancellation", "heavy_tail", "precision_noise", "tail_share"]
 
@@ -15,14 +17,12 @@ TAIL_SHARE = 0.5
 LEAST_TOKENS = 200
 CLEAN_SHARE = 0.5
 """Less, and rows with a fault of their own carry the mismatch, not a tail"""
-CLAMP = 20.0
-CANCELS_FROM, CANCELS_BELOW = 0.01, 0.1
-"""SPEC, section 8"""
+CANCELS_FROM, CANCELS_BELOW = next(rule.limit for rule in health.limits("kl_k3") if rule.comparison == "cancels")
 
 
 def tail_share(exhibit: Exhibit) -> float:
     """Share of Σk3 that the worst hundredth of the clean tokens carries."""
-    d = np.clip(exhibit.sample.log_ratio[exhibit.clean], -CLAMP, CLAMP)
+    d = np.clip(exhibit.sample.log_ratio[exhibit.clean], -SAFETY_CLAMP, SAFETY_CLAMP)
     if not len(d):
         return 0.0
     k3 = np.sort(np.expm1(d) - d)

@@ -16,6 +16,7 @@ from rollout_audit.corrections.model import Aggregation, Bound, Correction, Over
 from rollout_audit.errors import ConfigError
 
 __all__ = [
+    "CONVEX",
     "EVERYTHING",
     "NOT_IN_ROWS",
     "Interval",
@@ -83,13 +84,14 @@ def weight_interval(weight: Weight) -> Interval:
 
 
 _MONOTONE = (Statistic.RATIO, Statistic.K1)
-_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
+CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
+"""Least at d = 0 and rising to both sides: below a bound they hold an interval around it"""
 
 
 def has_interval(rule: Rule) -> bool:
     """Whether the rule looks at single tokens, and lets an interval of d through."""
     from_zero = rule.upper is not None and (rule.lower or 0.0) <= 0
-    one_piece = rule.statistic in _MONOTONE or (rule.statistic in _CONVEX and from_zero)
+    one_piece = rule.statistic in _MONOTONE or (rule.statistic in CONVEX and from_zero)
     return one_piece and rule.aggregation is Aggregation.TOKEN
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rollout_audit.corrections.cuts import k3_roots
+from rollout_audit.corrections.cuts import CONVEX, k3_roots
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -115,7 +115,7 @@ def _rule_interval(rule: Rule) -> str:
     if rule.statistic in (Statistic.K1, Statistic.RATIO):
         return f"{where} {_ratio_bounds(rule)}"
     by_token = rule.aggregation in (Aggregation.TOKEN, Aggregation.SEQ_MAX)
-    if by_token and rule.upper is not None and rule.lower is None and rule.statistic in _CONVEX:
+    if by_token and rule.upper is not None and rule.lower is None and rule.statistic in CONVEX:
         return f"{where} {_token_ratios(rule.statistic, rule.upper)}"
     return f"{rule.name} {_bounds_text(rule)}"
 
@@ -133,9 +133,6 @@ def _ratio_bounds(rule: Rule) -> str:
         return _interval(lower, math.inf if rule.upper is None else rule.upper)
     lower = 0.0 if rule.upper is None else math.exp(-rule.upper)
     return _interval(lower, math.inf if rule.lower is None else math.exp(-rule.lower))
-
-
-_CONVEX = (Statistic.K2, Statistic.K3, Statistic.K3_REVERSE, Statistic.ABS_LOG_RATIO, Statistic.MULT_ERROR)
 
 
 def _token_ratios(statistic: Statistic, upper: float) -> str:

@@ -216,8 +216,8 @@ def _smallest(rule: Rule, batch: Tokens) -> Tensor:
     values = token_statistic(rule, batch).cpu().numpy()
     places = np.zeros((len(values), 3), dtype=np.int64)
     places[:, 2] = np.arange(len(values))
-    bound = np.inf if rule.upper is None else rule.upper
-    return torch.from_numpy(keeps(BatchOrder.of(bound, values, places).cut(), values, places)).to(batch.lengths.device)
+    order = BatchOrder.of(statistic_bounds(rule).upper, values, places)
+    return torch.from_numpy(keeps(order.cut(), values, places)).to(batch.lengths.device)
 
 
 def statistic_bounds(rule: Rule) -> Interval:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.batch_order import BatchOrder, Cut, keeps
-from rollout_audit.corrections.direct import token_statistic
+from rollout_audit.corrections.direct import statistic_bounds, token_statistic
 from rollout_audit.corrections.model import Rule
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.tokens import Tokens
@@ -40,18 +40,18 @@ class BatchOrders:
             values = token_statistic(rule, tokens).cpu().numpy()
             for step in np.unique(steps).tolist():
                 at = steps == step
-                found.orders[rule, step] = BatchOrder.of(_bound(rule), values[at], packed.places[at])
+                found.orders[rule, step] = BatchOrder.of(statistic_bounds(rule).upper, values[at], packed.places[at])
         return found
 
     def absorb(self, other: BatchOrders) -> None:
         for (rule, step), order in other.orders.items():
-            self.orders.setdefault((rule, step), BatchOrder(_bound(rule))).absorb(order)
+            self.orders.setdefault((rule, step), BatchOrder(statistic_bounds(rule).upper)).absorb(order)
 
     def cuts(self) -> Cuts:
         """Of each step, and of all steps together."""
         pooled: dict[Rule, BatchOrder] = {}
         for (rule, _), order in sorted(self.orders.items(), key=lambda item: item[0][1]):
-            pooled.setdefault(rule, BatchOrder(_bound(rule))).absorb(order)
+            pooled.setdefault(rule, BatchOrder(statistic_bounds(rule).upper)).absorb(order)
         cuts: dict[tuple[Rule, int | None], Cut] = {(rule, None): order.cut() for rule, order in pooled.items()}
         return cuts | {key: order.cut() for key, order in self.orders.items()}
 
@@ -72,7 +72,3 @@ def _kept(rule: Rule, cuts: Cuts, packed: Packed, tokens: Tokens, *, pooled: boo
 
 def _step_of_token(packed: Packed) -> NDArray[np.int64]:
     return np.repeat(packed.chunk.steps, packed.lengths)
-
-
-def _bound(rule: Rule) -> float:
-    return np.inf if rule.upper is None else rule.upper

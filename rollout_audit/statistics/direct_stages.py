@@ -21,17 +21,13 @@ from rollout_audit.corrections.model import Bound, Correction, Denominator, Leve
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum
 from rollout_audit.statistics.batch_cuts import Cuts, decide
-from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics, Noted
-from rollout_audit.statistics.stages import METRICS_OF_STAGE
+from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics
+from rollout_audit.statistics.stages import METRICS_OF_STAGE, NO_WEIGHT, NONE_KEPT, NOTHING_TO_WEIGH, QUANTILES
 from rollout_audit.statistics.tally import Tally
 
 __all__ = ["NEEDS_ADVANTAGES", "BatchSums", "DirectPlan", "DirectState", "direct_states"]
 
-QUANTILES = {"p01": 0.01, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
 NEEDS_ADVANTAGES = Absent("needs advantages")
-NONE_KEPT = Absent("no token is kept")
-NO_TOKEN = Absent("no valid token")
-NO_WEIGHT = Noted(0.0, "every weight is 0")
 
 ONE = torch.tensor(1.0, dtype=torch.float64)
 Array = NDArray[np.float64]
@@ -194,9 +190,11 @@ class _Evaluated:
             rows = {"raw_rows": x[first], "bounded_rows": log_bounded[first]}
             populations |= rows | {"kept_rows": rows["bounded_rows"][left > 0]}
         tallies = {name: Tally.of(logs, keep_values=keep_values) for name, logs in populations.items()}
-        return BatchSums(**tallies, shares=self._shares(chosen, x, bounded, left))
+        return BatchSums(**tallies, shares=self._shares(chosen, x, bounded, self.remaining[at], left))
 
-    def _shares(self, chosen: NDArray[np.bool_], x: Array, bounded: Array, left: Array) -> Shares:
+    def _shares(
+        self, chosen: NDArray[np.bool_], x: Array, bounded: Array, remaining: NDArray[np.bool_], left: Array
+    ) -> Shares:
         inside, rows = weight_interval(self.weight), chosen & (self.lengths > 0)
         above, below = x > inside.upper, x < inside.lower
         with np.errstate(over="ignore", invalid="ignore"):
@@ -206,7 +204,7 @@ class _Evaluated:
         rewards, advantages = (_recorded(column, rows, left > 0) for column in (self.reward, self.advantage))
         return Shares(
             tokens=len(x),
-            remaining=int(np.count_nonzero(self.remaining[np.repeat(chosen, self.lengths)])),
+            remaining=int(np.count_nonzero(remaining)),
             above=int(np.count_nonzero(above)),
             below=int(np.count_nonzero(below)),
             zeroed=int(np.count_nonzero(zeroed)),
@@ -247,7 +245,7 @@ def _row_counts(hits: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Array:
 def stage_metrics(sums: BatchSums, correction: Correction) -> Mapping[str, Metrics]:
     """The figures of SPEC 4 from the sums of one batch."""
     if not sums.shares.tokens:
-        return {stage: Metrics(dict.fromkeys(names, NO_TOKEN)) for stage, names in METRICS_OF_STAGE.items()}
+        return NOTHING_TO_WEIGH
     found = _Figures(sums, correction)
     stages = {"raw": found.raw(), "bounded": found.bounded(), "normalised": found.normalised(), "kept": found.kept()}
     if sums.shares.lacking_advantages:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.model import SAFETY_CLAMP
+from rollout_audit.statistics.native import log_sum
 
 __all__ = ["DEVIATIONS", "LEAST_ESS_SEQ", "LEAST_SEQUENCES", "LengthBand", "LengthFit", "length_bands", "length_fit"]
 
@@ -139,9 +140,4 @@ def _growth(n: Array, squares: Array) -> tuple[float, float]:
 
 def _log1p_chi2_rel(rows: Mapping[str, Array], tokens: float) -> float:
     """log of mean(ρ²) / mean(ρ)² over all tokens, in log space."""
-    return math.log(tokens) + _log_sum(rows["log_sum_ratio_sq"]) - 2.0 * _log_sum(rows["log_sum_ratio"])
-
-
-def _log_sum(logs: Array) -> float:
-    top = float(logs.max())
-    return top + math.log(float(np.exp(logs - top).sum()))
+    return math.log(tokens) + log_sum(rows["log_sum_ratio_sq"]) - 2.0 * log_sum(rows["log_sum_ratio"])

@@ -17,7 +17,7 @@ from rollout_audit.statistics.metrics import OVERFLOW, Absent, Figure, Metrics
 from rollout_audit.statistics.population import Population, weighted_quantiles
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["NATIVE_CUTS", "NATIVE_METRICS", "native_metrics"]
+__all__ = ["NATIVE_CUTS", "NATIVE_METRICS", "log_sum", "native_metrics"]
 
 Array = NDArray[np.float64]
 

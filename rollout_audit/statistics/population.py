@@ -63,7 +63,7 @@ class Population:
         stop = int(np.searchsorted(self.edges, upper, side="right"))
         return self.part(slice(start, max(start, stop)))
 
-    def part(self, span: slice) -> Population:
+    def part(self, span: slice | NDArray[np.bool_]) -> Population:
         return Population(
             self.edges[span],
             self.values[span],

@@ -23,7 +23,16 @@ from rollout_audit.statistics.plan import partial_rules, rejection_interval, uno
 from rollout_audit.statistics.populations import Piece, PiecewiseWeights, Populations, pieces
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["METRICS_OF_STAGE", "NOTHING_TO_WEIGH", "STAGES", "correction_stages", "stages_of_batches"]
+__all__ = [
+    "METRICS_OF_STAGE",
+    "NONE_KEPT",
+    "NOTHING_TO_WEIGH",
+    "NO_WEIGHT",
+    "QUANTILES",
+    "STAGES",
+    "correction_stages",
+    "stages_of_batches",
+]
 
 STAGES: Final = ("raw", "bounded", "normalised", "kept")
 QUANTILES: Final = {"p01": 0.01, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}

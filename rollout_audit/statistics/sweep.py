@@ -12,14 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import token_interval, weight_interval
+from rollout_audit.corrections.direct import bounded_weight
 from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.statistics.population import Population
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["COLUMNS", "Sweep", "kept_divergence", "nested_rule", "sweep_joint", "sweep_rules", "sweep_weights"]
+__all__ = [
+    "COLUMNS",
+    "Sweep",
+    "kept_divergence",
+    "mean_reward",
+    "nested_rule",
+    "sweep_joint",
+    "sweep_rules",
+    "sweep_weights",
+    "unweighted",
+]
 
 Array = NDArray[np.float64]
 
@@ -86,7 +98,7 @@ def sweep_weights(scope: Scope, weights: Sequence[Weight]) -> Sweep:
         masked_fraction=0.0,
         seq_masked_fraction=0.0,
         seq_touched_fraction=0.0,
-        kept_reward_mean=_mean_reward(scope),
+        kept_reward_mean=mean_reward(scope),
         kept_length_mean=scope.tokens / scope.sequences,
         kept_kl_k3=kept_divergence(scope, ()),
         gradient_scale_kept=bounded.mean,
@@ -98,20 +110,19 @@ def sweep_rules(scope: Scope, rules: Sequence[Rule]) -> Sweep:
     """One nested family of rules under many thresholds, weights all 1."""
     by_row = rules[0].aggregation.per_row
     kept = _sequence_rules(scope, rules) if by_row else _token_rules(scope, rules)
-    some = kept.tokens > 0
+    return unweighted(scope, rules, kept.tokens, **kept.fractions(scope))
+
+
+def unweighted(scope: Scope, rules: Sequence[Rule], tokens: Array, **figures: Array | float) -> Sweep:
+    """Rules that leave so many tokens [points], weights all 1; the other figures as given."""
+    some = np.where(tokens > 0, 1.0, np.nan)
     return Sweep.of(
         [Correction(rules=(rule,)) for rule in rules],
-        ess=np.where(some, 1.0, np.nan),
-        weight_mean=np.where(some, 1.0, np.nan),
-        weight_std=np.where(kept.tokens > 1, 0.0, np.nan),
-        weight_max=np.where(some, 1.0, np.nan),
-        capped_fraction=0.0,
-        below_lower_fraction=0.0,
-        zeroed_fraction=0.0,
-        mass_lost=0.0,
-        gradient_scale_kept=np.where(some, 1.0, np.nan),
-        gradient_scale_original=kept.tokens / scope.tokens,
-        **kept.fractions(scope),
+        **dict.fromkeys(("ess", "weight_mean", "weight_max", "gradient_scale_kept"), some),
+        weight_std=np.where(tokens > 1, 0.0, np.nan),
+        **dict.fromkeys(("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"), 0.0),
+        gradient_scale_original=tokens / scope.tokens,
+        **figures,
     )
 
 
@@ -176,8 +187,7 @@ def _weights_of_rows(scope: Scope, weight: Weight) -> _RowWeights:
         rows, cap = scope.rows, weight.upper
         greatest = np.exp(np.clip(rows["max_d"], -SAFETY_CLAMP, SAFETY_CLAMP))
         return _RowWeights(rows[f"sum_excess@{cap:g}"], rows[f"sum_excess_sq@{cap:g}"], np.minimum(greatest, cap), None)
-    w = np.empty(scope.sequences)
-    w[_row_order(scope, weight.level)] = _sequences_at(scope, weight.level, weight.clamp).weights(weight)
+    w = bounded_weight(weight, torch.from_numpy(_row_log_ratio(scope, weight.level))).numpy()
     n = scope.rows["valid_tokens"]
     return _RowWeights(n * (w - 1.0), n * (w - 1.0) ** 2, w, w)
 
@@ -229,14 +239,6 @@ class _Prefix:
     @property
     def size(self) -> float:
         return float(self.counts[-1])
-
-    def weights(self, weight: Weight) -> Array:
-        """[atoms] the weight of each atom, in ascending order of the log-ratio."""
-        start, stop = self._span([weight])
-        w = np.exp(self.values)
-        below, above = _constants(weight)
-        w[: start[0]], w[stop[0] :] = below, above
-        return w
 
     def bounded(self, weights: Sequence[Weight]) -> _Bounded:
         start, stop = self._span(weights)
@@ -457,19 +459,13 @@ def _sequences_at(scope: Scope, level: Level, clamp: float | None) -> _Prefix:
     return scope.remember(("prefix of sequences", level, clamp), compute)
 
 
-def _row_order(scope: Scope, level: Level) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = scope.remember(
-        ("row order", level), lambda: np.argsort(_row_log_ratio(scope, level), kind="stable")
-    )
-    return order
-
-
 def _row_log_ratio(scope: Scope, level: Level) -> Array:
     total = scope.rows["sum_d"]
     return total if level is Level.SEQUENCE else total / scope.rows["valid_tokens"]
 
 
-def _mean_reward(scope: Scope) -> float:
-    reward = scope.rows.get("reward", np.empty(0))
+def mean_reward(scope: Scope, kept: NDArray[np.bool_] | slice = slice(None)) -> float:
+    """Over the kept rows that have one; NaN where none has, or where one is infinite."""
+    reward = scope.rows.get("reward", np.full(scope.sequences, np.nan))[kept]
     recorded = reward[~np.isnan(reward)]
     return float(recorded.mean()) if len(recorded) and np.isfinite(recorded).all() else math.nan

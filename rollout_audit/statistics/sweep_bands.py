@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import token_interval
-from rollout_audit.corrections.model import Aggregation, Correction, Rule
+from rollout_audit.corrections.model import Aggregation, Rule
 from rollout_audit.statistics.scope import Scope
-from rollout_audit.statistics.sweep import Sweep, kept_divergence
+from rollout_audit.statistics.sweep import Sweep, kept_divergence, mean_reward, unweighted
 
 __all__ = ["sweep_bands"]
 
@@ -21,19 +21,10 @@ def sweep_bands(scope: Scope, rules: Sequence[Rule]) -> Sweep:
     """Rules with two bounds of k1, each by itself, weights all 1. A band by token must contain ρ = 1."""
     kept = np.array([_kept_by_band(scope, rule) for rule in rules]).reshape(-1, 5)
     tokens, rows, touched, reward, length = kept.T
-    some = np.where(tokens > 0, 1.0, np.nan)
-    return Sweep.of(
-        [Correction(rules=(rule,)) for rule in rules],
-        ess=some,
-        weight_mean=some,
-        weight_std=np.where(tokens > 1, 0.0, np.nan),
-        weight_max=some,
-        capped_fraction=0.0,
-        below_lower_fraction=0.0,
-        zeroed_fraction=0.0,
-        mass_lost=0.0,
-        gradient_scale_kept=some,
-        gradient_scale_original=tokens / scope.tokens,
+    return unweighted(
+        scope,
+        rules,
+        tokens,
         masked_fraction=1.0 - tokens / scope.tokens,
         seq_masked_fraction=1.0 - rows / scope.sequences,
         seq_touched_fraction=touched / scope.sequences,
@@ -57,13 +48,4 @@ def _kept_by_band(scope: Scope, rule: Rule) -> tuple[float, float, float, float,
     lengths = scope.rows["valid_tokens"][some]
     length = float(lengths.mean()) if len(lengths) else np.nan
     counts = tokens, float(np.count_nonzero(some)), float(np.count_nonzero(touched))
-    return *counts, _mean_reward(scope, some), length
-
-
-def _mean_reward(scope: Scope, kept: NDArray[np.bool_]) -> float:
-    """Over the kept rows that have one."""
-    if "reward" not in scope.rows:
-        return np.nan
-    values: Array = scope.rows["reward"][kept]
-    recorded = values[~np.isnan(values)]
-    return float(recorded.mean()) if len(recorded) else np.nan
+    return *counts, mean_reward(scope, some), length

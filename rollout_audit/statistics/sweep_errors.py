@@ -210,7 +210,7 @@ def _std(excess: Ends, square: Ends, n: int) -> Ends:
 def _without(population: Population, places: list[int]) -> Population:
     keep = np.ones(len(population.edges), dtype=bool)
     keep[places] = False
-    return Population(*(column[keep] for column in vars(population).values()))
+    return population.part(keep)
 
 
 def _middle(low: float, high: float) -> Ends:

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.statistics.grid import CellGrid
+from rollout_audit.statistics.native import log_sum
+from rollout_audit.statistics.population import weighted_quantiles
 
 __all__ = ["Tally"]
 
@@ -60,8 +62,8 @@ class Tally:
             squares=squares,
             least=float(weights.min()),
             greatest=float(weights.max()),
-            log_sum=_log_sum_exp(log_weights),
-            log_square_sum=_log_sum_exp(2.0 * log_weights),
+            log_sum=log_sum(log_weights),
+            log_square_sum=log_sum(2.0 * log_weights),
             values=[weights] if keep_values else [],
             counts={} if keep_values else _binned(log_weights),
         )
@@ -100,13 +102,7 @@ class Tally:
 
     def quantiles(self, at: Sequence[float]) -> list[float]:
         """Linear between order statistics."""
-        weights, counts = self._ascending()
-        last = np.cumsum(counts)
-        ranks = np.asarray(at) * (self.size - 1)
-        low, high = (weights[np.searchsorted(last, end(ranks), side="right")] for end in (np.floor, np.ceil))
-        with np.errstate(invalid="ignore"):
-            between = low + (ranks - np.floor(ranks)) * (high - low)
-        return [float(q) for q in np.where(low == high, low, between)]
+        return weighted_quantiles(*self._ascending(), at)
 
     def _ascending(self) -> tuple[Array, NDArray[np.int64]]:
         """Weights and how often each occurs: themselves, or one for each cell."""
@@ -118,11 +114,6 @@ class Tally:
         weights[cells == 0] *= not self.zeros
         counts = np.array([self.counts[cell] for cell in cells.tolist()], dtype=np.int64)
         return np.clip(weights, self.least, self.greatest), counts
-
-
-def _log_sum_exp(logs: Array) -> float:
-    top = float(logs.max())
-    return top if math.isinf(top) else top + math.log(float(np.exp(logs - top).sum()))
 
 
 def _binned(log_weights: Array) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,11 +75,10 @@ def convert_dump(
 def _write_all(dump: Dump, selection: Selection, folder: Path) -> tuple[tuple[str, ...], int, int, int]:
     log = FaultLog()
     names = names_with_suffix([info.file.name for info in dump.infos], [".parquet"] * len(dump.infos))
-    left = selection.limit
+    parts, left = dump.parts(), selection.limit
     for index, (info, name) in enumerate(zip(dump.infos, names, strict=True)):
-        parts = [part for part in dump.parts() if part.file == index]
-        of_file = Selection(selection.fields, selection.chunk_tokens, selection.on_fault, selection.steps, left)
-        _write_file(dump, info, parts, of_file, log, folder / name)
+        of_file = [part for part in parts if part.file == index]
+        _write_file(dump, info, of_file, replace(selection, limit=left), log, folder / name)
         left = None if selection.limit is None else max(0, selection.limit - sum(log.rows.values()))
     written = tuple(name for name in names if (folder / name).exists())
     dropped = len(log.dropped)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_audit.dumps.fields import TRAINING
+from rollout_audit.dumps.layouts import response_places
 from rollout_audit.dumps.native import lacks_training, list_column, native_field, native_file
 from rollout_audit.errors import DumpError
 
@@ -154,14 +155,9 @@ def _mask(mask: Any, lead: _Tokens) -> _Tokens:
 
 def _responses(mask: _Tokens) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which places to keep, from the first to the last 1 of each row, and how many in each row."""
-    row = np.repeat(np.arange(len(mask.lengths)), mask.lengths)
-    ones = np.flatnonzero(mask.values)
-    first = np.full(len(mask.lengths), len(row), np.int64)
-    last = np.full(len(mask.lengths), -1, np.int64)
-    first[row[ones[::-1]]] = ones[::-1]  # of several writes to one place the last stays
-    last[row[ones]] = ones
-    place = np.arange(len(row))
-    return (place >= first[row]) & (place <= last[row]), np.maximum(last - first + 1, 0)
+    offsets = np.concatenate(([0], np.cumsum(mask.lengths))).astype(np.int64)
+    keep = response_places(mask.values, mask.values, offsets)
+    return keep, np.diff(np.concatenate(([0], np.cumsum(keep)))[offsets])
 
 
 def _one_a_row(name: str, value: Any, rows: int) -> Any:

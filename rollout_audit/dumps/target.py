@@ -16,7 +16,7 @@ from rollout_audit.errors import DumpError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["check_target", "fresh_folder", "names_with_suffix"]
+__all__ = ["check_target", "fresh_folder", "names_with_suffix", "replacing"]
 
 
 def check_target(out: str | os.PathLike[str]) -> Path:
@@ -42,13 +42,29 @@ def fresh_folder(out: str | os.PathLike[str]) -> Iterator[Path]:
         DumpError: it cannot be written.
     """
     target = check_target(out).resolve()
-    fresh = target.parent / f".{target.name}-{uuid4().hex[:12]}.tmp"
     try:
-        fresh.mkdir(parents=True)
-        yield fresh
-        _into_place(fresh, target)
+        with replacing(target) as fresh:
+            yield fresh
     except OSError as error:
         raise DumpError(f"{out}: cannot be written ({error.strerror or error}); give another --out") from error
+
+
+@contextmanager
+def replacing(target: Path, *, last: str = "") -> Iterator[Path]:
+    """A fresh folder that takes the target's place at the end; on an error nothing is left of it.
+
+    `last` is the file that vouches for the rest: where files are moved one by one it goes first and comes last.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    room = target.parent if _can_rename(target) else target
+    fresh = room / f".{target.name}-{uuid4().hex[:12]}.tmp"
+    fresh.mkdir()
+    try:
+        yield fresh
+        if room is target:
+            _move_in(fresh, target, last)
+        else:
+            _swap(fresh, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
@@ -63,10 +79,31 @@ def names_with_suffix(files: Sequence[str], suffixes: Sequence[str]) -> list[str
     ]
 
 
-def _into_place(fresh: Path, target: Path) -> None:
-    """By one rename where that can be done; into a folder that cannot be replaced, file by file."""
+def _can_rename(target: Path) -> bool:
+    """Not so for a mount point, or in a folder that we may not write to."""
+    return not target.exists() or (os.access(target.parent, os.W_OK) and not target.is_mount())
+
+
+def _swap(fresh: Path, target: Path) -> None:
+    """Renames only: for a moment between the two there is nothing, at no time half of it."""
+    if not target.exists():
+        fresh.rename(target)
+        return
+    old = fresh.with_suffix(".old")
+    target.rename(old)
     try:
-        os.replace(fresh, target)
+        fresh.rename(target)
     except OSError:
-        for path in sorted(fresh.iterdir()):
-            shutil.move(path, target / path.name)
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _move_in(fresh: Path, target: Path, last: str) -> None:
+    if last:
+        (target / last).unlink(missing_ok=True)
+    for path in sorted(fresh.iterdir(), key=lambda path: path.name == last):
+        place = target / path.name
+        if place.is_dir():
+            shutil.rmtree(place)
+        path.rename(place)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from pydantic import ValidationError
 from safetensors.numpy import save
 
 from rollout_audit.audit.report import SCHEMA_NAME, SCHEMA_VERSION, Report
+from rollout_audit.dumps.target import replacing
 from rollout_audit.errors import ReportError
 from rollout_audit.reports.frames import write_columns, write_steps
 from rollout_audit.reports.records import step_records
@@ -52,7 +51,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
     """
     target = check_output(out).resolve()
     try:
-        with _replacing(target) as folder:
+        with replacing(target, last=REPORT_FILE) as folder:
             (folder / REPORT_FILE).write_text(report.to_json(), encoding="utf-8", newline="\n")
             write_columns(report.pictures.sequences, folder / SEQUENCES)
             if (states := report.pictures.states) is not None:
@@ -145,50 +144,3 @@ def _draw(report: Report, folder: Path) -> Mapping[str, str]:
     except Exception as error:  # a picture never costs the figures
         return {"plots": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     return dict(drawn.failures)
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """A fresh folder that takes the target's place at the end; on an error nothing is left of it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    room = target.parent if _can_rename(target) else target
-    fresh = room / f".{target.name}-{uuid4().hex[:12]}.tmp"
-    fresh.mkdir()
-    try:
-        yield fresh
-        if room is target:
-            _move_in(fresh, target)
-        else:
-            _swap(fresh, target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _can_rename(target: Path) -> bool:
-    """Not so for a mount point, or in a folder that we may not write to."""
-    return not target.exists() or (os.access(target.parent, os.W_OK) and not target.is_mount())
-
-
-def _swap(fresh: Path, target: Path) -> None:
-    """Renames only: for a moment between the two there is no report, at no time half of one."""
-    if not target.exists():
-        fresh.rename(target)
-        return
-    old = fresh.with_suffix(".old")
-    target.rename(old)
-    try:
-        fresh.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _move_in(fresh: Path, target: Path) -> None:
-    """One by one, the report last: it vouches for the rest."""
-    (target / REPORT_FILE).unlink(missing_ok=True)
-    for path in sorted(fresh.iterdir(), key=lambda path: path.name == REPORT_FILE):
-        place = target / path.name
-        if place.is_dir():
-            shutil.rmtree(place)
-        path.rename(place)

@@ -26,13 +26,14 @@ from rollout_audit.corrections.model import (
     Statistic,
     Weight,
 )
-from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_sum, spread
+from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
+from rollout_audit.trainers.columns import described
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
-from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, summarise
+from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, summarise, token_std
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -234,13 +235,9 @@ def warnings(config: OpenInstructConfig) -> tuple[str, ...]:
 def row_columns(tokens: Tokens, config: OpenInstructConfig) -> dict[str, Tensor]:
     """float64 [rows] columns of one chunk."""
     d, lengths = tokens.log_ratio, tokens.lengths
-    difference = d.abs()
-    around = difference - spread(row_mean(difference, lengths), lengths)
     columns = {
         "tokens": lengths.to(torch.float64),
-        "diff": row_sum(difference, lengths),
-        "diff_max": row_max(difference, lengths),
-        "diff_squares": row_sum(around.square(), lengths),
+        **described("diff", d.abs(), lengths),
         "reverse_kl": row_sum(-d * tokens.rollout_log_probs.exp(), lengths),
     }
     return columns | (_rho_columns(tokens, config) if config.enabled else {})
@@ -303,14 +300,11 @@ def metrics(rows: Columns, config: OpenInstructConfig, order: OrderStatistics) -
 
 
 def _debug(rows: Columns) -> dict[str, Figure]:
-    tokens, valid = rows["tokens"].sum(), rows["tokens"] > 0
-    average = rows["diff"].sum() / tokens
-    n, of_row = rows["tokens"][valid], rows["diff"][valid] / rows["tokens"][valid]
-    squares = rows["diff_squares"].sum() + (n * (of_row - average) ** 2).sum()
+    n, tokens = rows["tokens"], rows["tokens"].sum()
     return {
-        "debug/vllm_vs_local_logprob_diff_mean": average,
-        "debug/vllm_vs_local_logprob_diff_max": largest(rows["diff_max"]),
-        "debug/vllm_vs_local_logprob_diff_std": np.sqrt(squares / (tokens - 1)) if tokens > 1 else 0.0,
+        "debug/vllm_vs_local_logprob_diff_mean": rows["diff"].sum() / tokens,
+        "debug/vllm_vs_local_logprob_diff_max": largest(rows["diff.max"]),
+        "debug/vllm_vs_local_logprob_diff_std": token_std(rows["diff"], rows["diff.within"], n) if tokens > 1 else 0.0,
         "debug/vllm_local_reverse_kl": rows["reverse_kl"].sum() / tokens,
     }
 

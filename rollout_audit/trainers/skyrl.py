@@ -180,12 +180,12 @@ def parse(raw: Mapping[str, object]) -> SkyRlConfig:
     """Flat settings → configuration (ConfigError: unknown choice, threshold that is not positive, inverted band)."""
     settings = Settings.read(raw, DEFAULTS)
     level = settings.choice("tis_ratio_type", LEVELS)
-    low, high = (settings.optional_positive(f"token_mask_is_threshold_{side}") for side in ("low", "high"))
-    token_mask = None if low is None or high is None else _band(settings, "token_mask_is_threshold")
+    low, high = settings.open_band("token_mask_is_threshold_low", "token_mask_is_threshold_high")
+    token_mask = None if low is None or high is None else (low, high)
     return SkyRlConfig(
         level=level,
         cap=settings.positive(f"{'token' if level is Level.TOKEN else 'sequence'}_tis_ratio_clip_high"),
-        outlier=_outlier(settings),
+        outlier=settings.open_band("outlier_token_is_threshold_low", "outlier_token_is_threshold_high"),
         token_mask=token_mask,
         sequence_mask=_sequence_mask(settings, Over.EVERY if token_mask is None else Over.REMAINING),
         lone_threshold=None if (low is None) == (high is None) else "low" if high is None else "high",
@@ -198,12 +198,6 @@ def _band(settings: Settings, name: str) -> tuple[float, float]:
     if low > high:
         raise ConfigError(keys[0], settings.values[keys[0]], f"above {keys[1]} = {high:.12g}")
     return low, high
-
-
-def _outlier(settings: Settings) -> tuple[float | None, float | None]:
-    name = "outlier_token_is_threshold"
-    low, high = (settings.optional_positive(f"{name}_{side}") for side in ("low", "high"))
-    return (low, high) if low is None or high is None else _band(settings, name)
 
 
 def _sequence_mask(settings: Settings, over: Over) -> tuple[str, Rule] | None:
@@ -251,14 +245,14 @@ def row_columns(tokens: Tokens, config: SkyRlConfig) -> dict[str, Tensor]:
     columns = {"tokens": lengths.double(), **described("abs", tokens.log_ratio.abs(), lengths)}
     if config.acts:
         columns["positions"] = positions(tokens)
-        columns |= described("ratio", raw_weight(tokens, Level.TOKEN), lengths)
-        columns |= _mask_columns(tokens, config)
+        ratio = raw_weight(tokens, Level.TOKEN)
+        columns |= described("ratio", ratio, lengths)
+        columns |= _mask_columns(tokens, config, ratio)
     return columns
 
 
-def _mask_columns(tokens: Tokens, config: SkyRlConfig) -> dict[str, Tensor]:
+def _mask_columns(tokens: Tokens, config: SkyRlConfig, ratio: Tensor) -> dict[str, Tensor]:
     lengths = tokens.lengths
-    ratio = raw_weight(tokens, Level.TOKEN)
     after_outlier = remaining_tokens(Correction(rules=config.outlier_rules), tokens)
     remaining = remaining_tokens(Correction(rules=config.first_rules), tokens)
     return {

@@ -30,7 +30,7 @@ from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
 from rollout_audit.trainers.settings import Settings
-from rollout_audit.trainers.verl_renamed import ACTOR, CAP
+from rollout_audit.trainers.verl_renamed import ACTOR, CAP, capped
 from rollout_audit.trainers.verl_weights import (
     Weights,
     eleven_off_policy,
@@ -258,12 +258,6 @@ def quantiles(config: LegacyConfig) -> tuple[float, ...]:
     return LEVELS_OF_PERCENTILES if needed else ()
 
 
-def _capped(value: object, _settings: Mapping[str, object]) -> Mapping[str, object]:
-    """The cap of token weights that came before; not above 0 it was off."""
-    on = isinstance(value, int | float) and value > 0
-    return {"rollout_is": True, "rollout_is_threshold": value} if on else {}
-
-
 TRAINER: Trainer[LegacyConfig] = Trainer(
     name="verl-2025-10",
     version="2025-10",
@@ -278,5 +272,5 @@ TRAINER: Trainer[LegacyConfig] = Trainer(
     options=OPTIONS,
     counterparts=COUNTERPARTS,
     quantiles=quantiles,
-    renamed=(Renamed(CAP, "now rollout_is true with rollout_is_threshold", _capped),),
+    renamed=(Renamed(CAP, "now rollout_is true with rollout_is_threshold", capped(rollout_is=True)),),
 )

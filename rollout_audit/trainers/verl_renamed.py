@@ -6,14 +6,14 @@ Source: reference/trainers.md 1A, legacy (b) and (c).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.base import Renamed
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.settings import positive
 
-__all__ = ["ACTOR", "CAP", "RENAMED", "SECTION"]
+__all__ = ["ACTOR", "CAP", "RENAMED", "SECTION", "capped"]
 
 Settings = Mapping[str, object]
 
@@ -25,10 +25,14 @@ RS, RS_UPPER, RS_LOWER = "rollout_rs", "rollout_rs_threshold", "rollout_rs_thres
 VETO = "rollout_token_veto_threshold"
 
 
-def _capped(value: object, _settings: Settings) -> Settings:
-    """A cap of token weights; not above 0 it was off."""
-    on = isinstance(value, int | float) and value > 0
-    return {"rollout_is": "token", "rollout_is_threshold": value} if on else {}
+def capped(*, rollout_is: object) -> Callable[[object, Settings], Settings]:
+    """A cap of token weights, in a version that says `rollout_is` so; not above 0 it was off."""
+
+    def translate(value: object, _settings: Settings) -> Settings:
+        on = isinstance(value, int | float) and value > 0
+        return {"rollout_is": rollout_is, "rollout_is_threshold": value} if on else {}
+
+    return translate
 
 
 def _level(value: object, settings: Settings) -> Settings:
@@ -69,7 +73,7 @@ def _gradient(value: object, _settings: Settings) -> Settings:
 
 
 RENAMED = (
-    Renamed(CAP, "now rollout_is 'token' with rollout_is_threshold", _capped),
+    Renamed(CAP, "now rollout_is 'token' with rollout_is_threshold", capped(rollout_is="token")),
     Renamed(
         RS,
         "now one of token_k1, seq_sum_k1, seq_mean_k1, whose band is compared with −log ρ; translated",

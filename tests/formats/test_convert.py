@@ -139,3 +139,12 @@ def test_steps_limit_and_join_on_the_command_line(tmp_path: Path, capsys: pytest
     assert [row.step for row in rows] == [1] * 16 + [2] * 4
     assert all(row.old_log_probs is not None for row in rows)
     assert "(2 files, 20 rows)" in capsys.readouterr().err
+
+
+def test_a_mount_point_is_filled_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing may be made beside it, nor renamed over it."""
+    monkeypatch.setattr("rollout_audit.dumps.target._can_rename", lambda target: False)
+    (out := tmp_path / "mount").mkdir()
+    written = ra.convert_dump(ra.open_dump(HERE / "slime"), out)
+    assert sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()) == sorted(written.files)
+    assert [p.name for p in tmp_path.iterdir()] == ["mount"]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rollout_audit.audit.report import SCHEMA_NAME, SCHEMA_VERSION, Report
+from rollout_audit.dumps import target as target_module
 from rollout_audit.errors import ReportError
 from rollout_audit.reports import folder as folder_module
 from rollout_audit.reports.folder import read_report, write_report
@@ -39,7 +40,7 @@ def test_an_empty_folder_and_a_link_are_written_to(report: Report, tmp_path: Pat
 
 
 def test_a_mount_point_is_filled_in_place(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "_can_rename", lambda target: False)
+    monkeypatch.setattr(target_module, "_can_rename", lambda target: False)
     (out := tmp_path / "mount").mkdir()
     for _ in range(2):
         write_report(report, out, plots=False)

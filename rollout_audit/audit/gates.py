@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rollout_audit.audit.report import CorrectionReport, Report, StageReport, StepReport
 from rollout_audit.errors import UsageError, suggest
-from rollout_audit.statistics.native import NATIVE_METRICS
-from rollout_audit.statistics.stages import METRICS_OF_STAGE
+
+if TYPE_CHECKING:
+    from rollout_audit.audit.report import CorrectionReport, Report, StageReport, StepReport
 
 __all__ = [
     "OPERATORS",
@@ -103,6 +103,10 @@ def check_names(gates: Sequence[Gate], corrections: Collection[str]) -> None:
     Raises:
         UsageError: no such metric, or no such preset among the corrections of the report.
     """
+    # Late: a settings file with a gate is read by every command, and those that compute nothing shall not load torch.
+    from rollout_audit.statistics.native import NATIVE_METRICS
+    from rollout_audit.statistics.stages import METRICS_OF_STAGE
+
     staged = [name for s, metrics in METRICS_OF_STAGE.items() for m in metrics for name in (m, f"{s}.{m}")]
     for gate in gates:
         known = staged if gate.preset else [*NATIVE_METRICS, *staged]

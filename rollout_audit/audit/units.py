@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rollout_audit.audit.report import FindingReport
-from rollout_audit.statistics.native import log_sum
+from rollout_audit.statistics.population import log_sum
 from rollout_audit.statistics.scope import Scope
 
 __all__ = ["collapsed_products"]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.model import SAFETY_CLAMP
-from rollout_audit.statistics.native import log_sum
+from rollout_audit.statistics.population import log_sum
 
 __all__ = ["DEVIATIONS", "LEAST_ESS_SEQ", "LEAST_SEQUENCES", "LengthBand", "LengthFit", "length_bands", "length_fit"]
 

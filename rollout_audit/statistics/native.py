@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import at_least, ratio_interval
 from rollout_audit.statistics.metrics import OVERFLOW, Absent, Figure, Metrics
-from rollout_audit.statistics.population import Population, weighted_quantiles
+from rollout_audit.statistics.population import Population, log_sum, weighted_quantiles
 from rollout_audit.statistics.scope import Scope
 
-__all__ = ["NATIVE_CUTS", "NATIVE_METRICS", "log_sum", "native_metrics"]
+__all__ = ["NATIVE_CUTS", "NATIVE_METRICS", "native_metrics"]
 
 Array = NDArray[np.float64]
 
@@ -136,14 +136,6 @@ def _chi2_from_logs(log_ratio: Array, log_square: Array, size: int, unit: str) -
         f"log1p_chi2_{unit}": log_mean_sq,
         f"chi2_rel_{unit}": _expm1(max(log_mean_sq - 2.0 * log_mean, 0.0)),
     }
-
-
-def log_sum(logs: Array) -> float:
-    """log Σ exp; −inf for no values."""
-    top = float(logs.max(initial=-math.inf))
-    if not math.isfinite(top):
-        return top
-    return top + math.log(float(np.exp(logs - top).sum()))
 
 
 def _expm1(x: float) -> Figure:

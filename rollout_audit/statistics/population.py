@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Population", "weighted_quantiles"]
+__all__ = ["Population", "log_sum", "weighted_quantiles"]
 
 Array = NDArray[np.float64]
 
@@ -72,6 +72,14 @@ class Population:
             self.excess[span],
             self.spread[span],
         )
+
+
+def log_sum(logs: Array) -> float:
+    """log Σ exp; −inf for no values."""
+    top = float(logs.max(initial=-math.inf))
+    if not math.isfinite(top):
+        return top
+    return top + math.log(float(np.exp(logs - top).sum()))
 
 
 def weighted_quantiles(ascending: Array, counts: NDArray[np.int64], at: Sequence[float]) -> list[float]:

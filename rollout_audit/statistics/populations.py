@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import EVERYTHING, Interval, weight_interval
+from rollout_audit.corrections.cuts import EVERYTHING, Interval, at_most, weight_interval
 from rollout_audit.corrections.model import Bound, Weight
 from rollout_audit.statistics.population import Population
 
@@ -38,6 +38,8 @@ def pieces(weight: Weight) -> tuple[Piece, ...]:
     clamp = math.inf if weight.clamp is None else weight.clamp
     zeroes = weight.bound is Bound.MASK
     below, above = (0.0, 0.0) if zeroes else (weight.lower, weight.upper)
+    if inside.lower == math.inf or inside.upper == -math.inf:
+        return _constant(above if inside.upper == -math.inf else below)
     listed = [
         Piece(math.nextafter(inside.lower, -math.inf), below),
         Piece(math.nextafter(min(max(-clamp, inside.lower), inside.upper), -math.inf), math.exp(-clamp)),
@@ -48,6 +50,12 @@ def pieces(weight: Weight) -> tuple[Piece, ...]:
     return tuple(
         p for p, before in zip(listed, [None, *listed], strict=False) if before is None or p.upper > before.upper
     )
+
+
+def _constant(value: float | None) -> tuple[Piece, ...]:
+    """One weight for all, since no clamped ratio lies inside the bounds: parted where the ratio itself passes it."""
+    whole = Piece(math.inf, value)
+    return (Piece(at_most(value), value), whole) if value else (whole,)
 
 
 def span_reduce(ufunc: np.ufunc, values: NDArray[Any], start: Ints, stop: Ints, empty: float) -> Array:

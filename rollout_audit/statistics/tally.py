@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.statistics.grid import CellGrid
-from rollout_audit.statistics.native import log_sum
-from rollout_audit.statistics.population import weighted_quantiles
+from rollout_audit.statistics.population import log_sum, weighted_quantiles
 
 __all__ = ["Tally"]
 

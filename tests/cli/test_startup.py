@@ -41,6 +41,13 @@ def test_help_of_a_command_is_light_and_begins_with_a_verb(command: str) -> None
     assert first.split()[0] in verbs
 
 
+def test_gates_of_a_settings_file_load_nothing_heavy(tmp_path: Path) -> None:
+    (tmp_path / "rollout-audit.toml").write_text("[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1\n")
+    probe = PROBE.format(arguments=["explain", "ess", "--format", "json"], heavy=["matplotlib", "numba", "torch"])
+    result = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (result.stderr.strip(), result.stdout[:1]) == ("0", "{")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"), [(("--golden", "none.json"), 2), (("--expect-bitwise",), 1), (("--export", "junit"), 2)]
 )

@@ -199,7 +199,8 @@ class _Assembly:
     def _causes(self) -> list[CauseReport]:
         if self.audit.causes is not None:
             return list(self.audit.causes)
-        exhibit = exhibit_of(self.audit, self.state, self.faults.findings)
+        rows = self.evidence[self.audit.primary].rows
+        exhibit = exhibit_of(self.audit, rows, self.state.sample.columns(), self.faults.findings)
         return [CauseReport(**asdict(cause)) for cause in find_causes(exhibit)]
 
     def _findings(self) -> list[FindingReport]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from rollout_audit.audit.report import HealthVerdict, Status
 
-__all__ = ["RULES", "Figures", "HealthRule", "judge", "limits", "mark", "worst_status"]
+__all__ = ["RULES", "Figures", "HealthRule", "judge", "limits", "mark", "past_limits", "worst_status"]
 
 Number = float | int | None
 Severity = Literal["warn", "critical"]
@@ -97,6 +97,14 @@ def mark(figures: Figures) -> Status:
     return worst_status([status for status in own if status != "unmeasured"])
 
 
+def past_limits(mismatch: Mapping[str, Number]) -> list[str]:
+    """Those native metrics that break a rule of their own."""
+    figures = Figures(mismatch, {}, {}, {}, "")
+    own = [rule for rule in RULES if rule.source == "mismatch" and rule.name == rule.metric]
+    values = [(rule, mismatch.get(rule.metric)) for rule in own]
+    return [rule.metric for rule, value in values if value is not None and _breaks(rule, value, figures)]
+
+
 def worst_status(statuses: Sequence[Status]) -> Status:
     return min(statuses, key=lambda status: _RANK[status], default="ok")
 
@@ -112,7 +120,7 @@ def _verdict(rule: HealthRule, figures: Figures) -> HealthVerdict:
         overflow = reason.startswith("overflow")
         status: Status = rule.severity if overflow else "unmeasured"
     else:
-        status = rule.severity if _BREAKS[rule.comparison](value, rule.limit, figures) else "ok"
+        status = rule.severity if _breaks(rule, value, figures) else "ok"
     return HealthVerdict(
         metric=rule.name,
         status=status,
@@ -122,6 +130,10 @@ def _verdict(rule: HealthRule, figures: Figures) -> HealthVerdict:
         subject=subject,
         advice=rule.advice if value is not None else f"{rule.metric} could not be computed ({reason})",
     )
+
+
+def _breaks(rule: HealthRule, value: float, figures: Figures) -> bool:
+    return _BREAKS[rule.comparison](value, rule.limit, figures)
 
 
 def _value(rule: HealthRule, figures: Figures) -> tuple[Number, str, str]:

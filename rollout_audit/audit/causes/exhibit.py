@@ -11,13 +11,14 @@ import numpy as np
 from rollout_audit.audit import health
 from rollout_audit.audit.causes.kinds import RowKinds
 from rollout_audit.audit.causes.sampled import Array, Flags, Ints, SampledRows
+from rollout_audit.corrections.model import SAFETY_CLAMP
 from rollout_audit.dumps.chunk import Finding
 
 __all__ = ["Exhibit"]
 
 STEP_ROWS, STEP_TOKENS = 8, 200
 """A step with less is too small a batch for a limit to mean anything"""
-NO_STAGES: Mapping[str, Mapping[str, float | int | None]] = {"raw": {}, "bounded": {}, "normalised": {}, "kept": {}}
+TAIL_TOKENS = 0.01
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,21 @@ class Exhibit:
         tokens = ~self.kinds.flagged[self.sample.row]
         tokens[self.sample.last[self.appended]] = False
         return np.asarray(tokens)
+
+    @cached_property
+    def clean_log_ratio(self) -> Array:
+        """d of the clean tokens."""
+        return self.sample.log_ratio[self.clean]
+
+    @cached_property
+    def tail_share(self) -> float:
+        """Share of Σk3 that the worst hundredth of the clean tokens carries."""
+        d = np.clip(self.clean_log_ratio, -SAFETY_CLAMP, SAFETY_CLAMP)
+        if not len(d):
+            return 0.0
+        k3 = np.expm1(d) - d
+        total, worst = float(k3.sum()), max(1, int(TAIL_TOKENS * len(k3)))
+        return float(np.partition(k3, -worst)[-worst:].sum()) / total if total > 0 else 0.0
 
     @cached_property
     def appended(self) -> Flags:
@@ -112,9 +128,4 @@ class Exhibit:
         for rows in self.rows_of_steps if len(self.steps) > 1 else ():
             if len(rows) >= STEP_ROWS and self.table["valid_tokens"][rows].sum() >= STEP_TOKENS:
                 scopes.append(self.figures(rows))
-        return tuple(dict.fromkeys(name for scope in scopes for name in _broken(scope)))
-
-
-def _broken(figures: Mapping[str, float | int | None]) -> list[str]:
-    verdicts = health.judge(health.Figures(figures, {}, NO_STAGES, {}, ""))
-    return [v.metric for v in verdicts if v.status in ("critical", "warn") and v.metric in figures]
+        return tuple(dict.fromkeys(name for scope in scopes for name in health.past_limits(scope)))

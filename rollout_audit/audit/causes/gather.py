@@ -10,7 +10,7 @@ from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.find import find_causes
 from rollout_audit.audit.causes.model import Cause
 from rollout_audit.audit.causes.sampled import Array, SampledRows
-from rollout_audit.audit.passes import PassState, one_torch_thread
+from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.plan import Audit, Basis, Options
 from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
@@ -25,16 +25,17 @@ NOTHING: Mapping[str, Array] = dict.fromkeys(
 NO_TOKENS: Mapping[str, Array] = dict.fromkeys(("training", "rollout", "position", "file", "row", "step"), np.empty(0))
 
 
-def exhibit_of(audit: Basis, state: PassState, findings: Sequence[Finding]) -> Exhibit:
-    """The primary pair's rows and sample."""
-    rows = state.pairs[audit.primary.name].rows.columns() | state.common.columns()
+def exhibit_of(
+    audit: Basis, rows: Mapping[str, Array], sample: Mapping[str, Array], findings: Sequence[Finding]
+) -> Exhibit:
+    """From the columns [rows] of the primary pair, and those [tokens] of the sample."""
     scored = rows["valid_tokens"] > 0
     with np.errstate(over="ignore"):
-        rows["sum_chi2"] = np.exp(rows["log_sum_ratio_sq"])
+        table = {**rows, "sum_chi2": np.exp(rows["log_sum_ratio_sq"])}
     kept = (*NOTHING, "policy_age", "policy_version")
     return Exhibit(
-        sample=SampledRows.of_columns(state.sample.columns()),
-        table={name: rows[name][scored] for name in kept if name in rows},
+        sample=SampledRows.of_columns(sample),
+        table={name: table[name][scored] for name in kept if name in table},
         findings=findings,
         training=audit.primary.training,
         rollout=audit.primary.rollout,
@@ -63,7 +64,8 @@ def causes_of_dump(
     except DumpError:  # no row is left, or nothing to compare with: `findings` say why
         return find_causes(_of_findings(dump, findings))
     with one_torch_thread():
-        return find_causes(exhibit_of(audit.basis, state, findings))
+        rows = audit.basis.evidence(state)[audit.basis.primary].rows
+        return find_causes(exhibit_of(audit.basis, rows, state.sample.columns(), findings))
 
 
 def _of_findings(dump: Dump, findings: Sequence[Finding]) -> Exhibit:

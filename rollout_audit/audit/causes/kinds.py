@@ -91,10 +91,12 @@ class RowKinds:
     def dense(self) -> Flags:
         """[tokens] within five neighbours of one row of which three are big."""
         rows, half = self.rows, DENSE_OF // 2
-        near = np.zeros(rows.tokens)
-        for lag in range(-half, half + 1):
-            i = np.arange(max(0, -lag), max(0, rows.tokens - max(0, lag)))
-            near[i] += rows.big[i + lag] & (rows.row[i] == rows.row[i + lag])
+        near = rows.big.astype(np.int8)
+        for lag in range(1, half + 1):
+            early, late = slice(0, max(rows.tokens - lag, 0)), slice(lag, None)
+            of_one_row = rows.row[early] == rows.row[late]
+            near[early] += rows.big[late] & of_one_row
+            near[late] += rows.big[early] & of_one_row
         return np.asarray(near >= DENSE)
 
     @cached_property

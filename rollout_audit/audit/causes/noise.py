@@ -7,11 +7,9 @@ import numpy as np
 from rollout_audit.audit import health
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.corrections.model import SAFETY_CLAMP
 
-__all__ = ["TAIL_SHARE", "cancellation", "heavy_tail", "precision_noise", "tail_share"]
+__all__ = ["TAIL_SHARE", "cancellation", "heavy_tail", "precision_noise"]
 
-TAIL_TOKENS = 0.01
 TAIL_SHARE = 0.5
 """Normal noise gives the worst hundredth of the tokens 0.09 of Σk3, recorded engines 0.18 to 0.23"""
 LEAST_TOKENS = 200
@@ -20,22 +18,12 @@ CLEAN_SHARE = 0.5
 CANCELS_FROM, CANCELS_BELOW = next(rule.limit for rule in health.limits("kl_k3") if rule.comparison == "cancels")
 
 
-def tail_share(exhibit: Exhibit) -> float:
-    """Share of Σk3 that the worst hundredth of the clean tokens carries."""
-    d = np.clip(exhibit.sample.log_ratio[exhibit.clean], -SAFETY_CLAMP, SAFETY_CLAMP)
-    if not len(d):
-        return 0.0
-    k3 = np.sort(np.expm1(d) - d)
-    total = float(k3.sum())
-    return float(k3[-max(1, int(TAIL_TOKENS * len(k3))) :].sum()) / total if total > 0 else 0.0
-
-
 def heavy_tail(exhibit: Exhibit) -> Hit | None:
     """Few tokens carry the mismatch: routing that flips, or single tokens gone wrong."""
-    tokens, share = int(exhibit.clean.sum()), tail_share(exhibit)
+    tokens, share = int(exhibit.clean.sum()), exhibit.tail_share
     if tokens < LEAST_TOKENS or share < TAIL_SHARE or _clean_share(exhibit) < CLEAN_SHARE:
         return None
-    largest = float(np.abs(exhibit.sample.log_ratio[exhibit.clean]).max())
+    largest = float(np.abs(exhibit.clean_log_ratio).max())
     text = (
         f"1% of the tokens carry {share:.0%} of k3 (even noise: 9% to 25%); median |d| is "
         f"{exhibit.sample.typical:.2g}, the largest {largest:.3g}"
@@ -52,7 +40,7 @@ def _clean_share(exhibit: Exhibit) -> float:
 
 def precision_noise(exhibit: Exhibit) -> Hit | None:
     """Even noise within the limits: what two sound engines do."""
-    d, share = exhibit.sample.log_ratio[exhibit.clean], tail_share(exhibit)
+    d, share = exhibit.clean_log_ratio, exhibit.tail_share
     if not len(d) or not np.any(d) or exhibit.past_limits or exhibit.kinds.flagged.any() or share >= TAIL_SHARE:
         return None
     k3 = exhibit.pooled.get("kl_k3") or 0.0

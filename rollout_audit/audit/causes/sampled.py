@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,17 +82,17 @@ class SampledRows:
 
     @cached_property
     def lengths(self) -> Ints:
-        return np.bincount(self.row, minlength=self.rows).astype(np.int64)
+        return np.diff(self.starts, append=self.tokens)
 
     @cached_property
     def starts(self) -> Ints:
         """[rows] first token of each row."""
-        return np.asarray(np.cumsum(self.lengths) - self.lengths, dtype=np.int64)
+        return np.flatnonzero(np.diff(self.row, prepend=-1))
 
     @cached_property
     def last(self) -> Ints:
         """[rows] last token of each row."""
-        return np.asarray(np.cumsum(self.lengths) - 1, dtype=np.int64)
+        return self.starts + self.lengths - 1
 
     @cached_property
     def typical(self) -> float:
@@ -115,10 +116,15 @@ class SampledRows:
         tokens[self.last[self.appended]] = False
         return tokens
 
-    def sums(self, values: NDArray[np.generic], tokens: Ints | None = None) -> Array:
-        """[rows] sum over the tokens of each row, or over those tokens alone."""
-        row = self.row if tokens is None else self.row[tokens]
-        return np.asarray(np.bincount(row, weights=values, minlength=self.rows), dtype=np.float64)
+    def sums(self, values: NDArray[Any]) -> Array:
+        """[rows] sum over the tokens of each row."""
+        return self._by_row(values.astype(np.float64, copy=False))
+
+    def _by_row(self, values: Array) -> Array:
+        """[…, tokens] → […, rows]: rows lie end to end, and none is empty."""
+        if not self.rows:
+            return np.zeros((*values.shape[:-1], 0))
+        return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
 
     def share(self, flags: Flags) -> Array:
         """[rows] share of the row's tokens that are flagged."""
@@ -132,15 +138,23 @@ class SampledRows:
     @cached_property
     def lag_moments(self) -> Array:
         """[lags, rows, 6] n and Σ of x, y, x², y², xy over pairs (π at i, μ at i + lag) of one row."""
-        return np.stack([self._moments(lag) for lag in LAGS])
+        scratch = np.zeros((6, self.tokens))
+        return np.stack([self._moments(lag, scratch) for lag in LAGS])
 
-    def _moments(self, lag: int) -> Array:
-        x, y = self.roots
-        i = np.arange(max(0, -lag), max(0, self.tokens - max(0, lag)), dtype=np.int64)
-        i = i[(self.row[i] == self.row[i + lag]) & (self.position[i + lag] - self.position[i] == lag)]
-        i = i[self.compared[i] & self.compared[i + lag]]
-        a, b = x[i], y[i + lag]
-        return np.stack([self.sums(v, i) for v in (np.ones(len(i)), a, b, a * a, b * b, a * b)], axis=1)
+    def _moments(self, lag: int, scratch: Array) -> Array:
+        """[rows, 6] for one lag; `scratch` is [6, tokens], written over."""
+        size = max(self.tokens - abs(lag), 0)
+        of_x, of_y = (slice(start, start + size) for start in (max(-lag, 0), max(lag, 0)))
+        pairs = (self.row[of_x] == self.row[of_y]) & (self.position[of_y] - self.position[of_x] == lag)
+        pairs &= self.compared[of_x] & self.compared[of_y]
+        scratch[:, : of_x.start], scratch[:, of_x.stop :] = 0.0, 0.0
+        n, x, y, xx, yy, xy = scratch[:, of_x]
+        n[:] = pairs
+        for factors, product in (
+            ((self.roots[0][of_x], n), x), ((self.roots[1][of_y], n), y), ((x, x), xx), ((y, y), yy), ((x, y), xy)
+        ):  # fmt: skip
+            np.multiply(*factors, out=product)
+        return self._by_row(scratch).T
 
     @cached_property
     def row_correlations(self) -> Array:

@@ -13,6 +13,8 @@ from rollout_audit.audit.causes.sampled import Array, Flags
 __all__ = ["low_precision_storage"]
 
 DISTINCT = 20
+FIRST = 1024
+"""Values that rule a grid out, nearly always"""
 """Distinct values; a float32 falls on the bfloat16 grid by chance once in 65,536"""
 MATTERS = 0.1
 """Share of the mean |d| that rounding must make up"""
@@ -44,10 +46,9 @@ def low_precision_storage(exhibit: Exhibit) -> Hit | None:
 
 def _grid_of(values: Array) -> _Grid | None:
     """The coarsest grid that holds every value other than 0."""
-    distinct = np.unique(values[values != 0])
-    if len(distinct) < DISTINCT:
-        return None
-    return next((grid for grid in GRIDS if _on_grid(distinct, grid).all()), None)
+    some = values[values != 0]
+    grid = next((grid for grid in GRIDS if _on_grid(some[:FIRST], grid).all() and _on_grid(some, grid).all()), None)
+    return grid if len(np.unique(some[:FIRST] if grid is None else some)) >= DISTINCT else None
 
 
 def _on_grid(values: Array, grid: _Grid) -> Flags:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.noise import TAIL_SHARE, tail_share
+from rollout_audit.audit.causes.noise import TAIL_SHARE
 from rollout_audit.audit.causes.sampled import Array, Flags, Ints
 
 __all__ = ["mixed_versions", "stale_weights"]
@@ -126,7 +126,7 @@ def _uneven_steps(exhibit: Exhibit, typical: Array) -> Hit | None:
 def _by_size(exhibit: Exhibit) -> Hit | None:
     """Even noise past the limit: wider than precision makes it."""
     k3 = exhibit.pooled.get("kl_k3")
-    even = int(exhibit.clean.sum()) >= LEAST_TOKENS and tail_share(exhibit) < TAIL_SHARE
+    even = int(exhibit.clean.sum()) >= LEAST_TOKENS and exhibit.tail_share < TAIL_SHARE
     if k3 is None or k3 <= 0.01 or not even or exhibit.kinds.flagged.any() or exhibit.appended.any():
         return None
     ages = _ages(exhibit)
@@ -168,4 +168,4 @@ def _mean_gap(exhibit: Exhibit, rows: Flags) -> float:
 
 
 def _spread(exhibit: Exhibit) -> float:
-    return float(exhibit.sample.log_ratio[exhibit.clean].std())
+    return float(exhibit.clean_log_ratio.std())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -54,7 +54,7 @@ from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
-from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, correction_stages, stages_of_batches
+from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, stages_of_batches
 from rollout_audit.statistics.sweep import kept_divergence
 from rollout_audit.statistics.sweep_errors import Answered
 
@@ -131,22 +131,28 @@ class _Assembly:
 
     @cached_property
     def stages(self) -> Mapping[str, Stages]:
-        return self._once_each(self._pooled_stages)
+        return {name: stages[None] for name, stages in self.stages_by_batch.items()}
 
-    def _once_each(self, evaluate: Callable[[str, Correction], T]) -> dict[str, T]:
-        """By name; presets of several trainers may be the same correction."""
-        found: dict[Correction, T] = {}
-        by_name: dict[str, T] = {}
+    @cached_property
+    def stages_by_batch(self) -> Mapping[str, Mapping[int | None, Stages]]:
+        """Every correction on the whole dump (under None) and on every step, all of them at once.
+
+        Presets of several trainers may be the same correction: evaluated once.
+        """
+        found: dict[Correction, Mapping[int | None, Stages]] = {}
         for name, correction in self.audit.options.corrections.items():
             if correction not in found:
-                found[correction] = evaluate(name, correction)
-            by_name[name] = found[correction]
-        return by_name
+                found[correction] = self._stages_by_batch(name, correction)
+        return {name: found[correction] for name, correction in self.audit.options.corrections.items()}
 
-    def _pooled_stages(self, name: str, correction: Correction) -> Stages:
+    def _stages_by_batch(self, name: str, correction: Correction) -> Mapping[int | None, Stages]:
         if name in self.state.direct:
-            return self.state.direct[name].stages(correction, None)
-        return correction_stages(self.pooled[self.audit.pair_of(correction)], name, correction)
+            return {batch: self.state.direct[name].stages(correction, batch) for batch in (None, *self.steps)}
+        scopes = self._scopes[self.audit.pair_of(correction)]
+        scored = [batch for batch, scope in scopes.items() if scope.tokens]
+        batches = self._batches[self.audit.pair_of(correction)]
+        found = dict(zip(scored, stages_of_batches(batches, name, correction), strict=True)) if scored else {}
+        return {batch: found.get(batch, NOTHING_TO_WEIGH) for batch in scopes}
 
     @cached_property
     def steps(self) -> list[int]:
@@ -157,27 +163,15 @@ class _Assembly:
         return {step: {pair: e.scope(step) for pair, e in self.evidence.items()} for step in self.steps}
 
     @cached_property
-    def step_stages(self) -> Mapping[int, Mapping[str, Stages]]:
-        """Every correction on every step, all steps at once."""
-        by_name = self._once_each(self._stages_of_steps)
-        return {step: {name: stages[step] for name, stages in by_name.items()} for step in self.steps}
-
-    def _stages_of_steps(self, name: str, correction: Correction) -> Mapping[int, Stages]:
-        if name in self.state.direct:
-            return {step: self.state.direct[name].stages(correction, step) for step in self.steps}
-        batches = self._scored_steps[self.audit.pair_of(correction)]
-        stages = stages_of_batches(batches, name, correction) if batches.scopes else []
-        found = dict(zip(self._scored, stages, strict=True))
-        return {step: found.get(step, NOTHING_TO_WEIGH) for step in self.steps}
+    def _scopes(self) -> Mapping[Pair, Mapping[int | None, Scope]]:
+        """The whole dump, under None, and each step."""
+        batches: list[tuple[int | None, Mapping[Pair, Scope]]] = [(None, self.pooled), *self.step_scopes.items()]
+        return {pair: {batch: of_pair[pair] for batch, of_pair in batches} for pair in self.audit.pairs}
 
     @cached_property
-    def _scored(self) -> list[int]:
-        """Steps with a valid token."""
-        return [step for step in self.steps if self.step_scopes[step][self.audit.primary].tokens]
-
-    @cached_property
-    def _scored_steps(self) -> Mapping[Pair, Batches]:
-        return {pair: Batches(tuple(self.step_scopes[s][pair] for s in self._scored)) for pair in self.audit.pairs}
+    def _batches(self) -> Mapping[Pair, Batches]:
+        """Those with a valid token."""
+        return {pair: Batches(tuple(s for s in scopes.values() if s.tokens)) for pair, scopes in self._scopes.items()}
 
     def _figures(self, name: str, native: Mapping[Pair, Metrics], stages: Mapping[str, Stages]) -> health.Figures:
         """What the health rules look at, of the whole dump or of one step."""
@@ -274,7 +268,8 @@ class _Assembly:
 
     def _step_report(self, step: int) -> StepReport:
         primary = self.audit.primary
-        scopes, stages = self.step_scopes[step], self.step_stages[step]
+        scopes = self.step_scopes[step]
+        stages = {name: by_batch[step] for name, by_batch in self.stages_by_batch.items()}
         native = {pair: native_metrics(scope) for pair, scope in scopes.items()}
         verdicts = health.judge(self._figures(self.audit.options.reference, native, stages))
         rows = scopes[primary].rows
@@ -395,11 +390,11 @@ class _Assembly:
 
     def _edges(self) -> Mapping[tuple[int | None, str], Edges]:
         found: dict[tuple[int | None, str], Edges] = {}
-        scopes: list[tuple[int | None, Mapping[Pair, Scope]]] = [(None, self.pooled), *self.step_scopes.items()]
-        for step, of_pair in scopes:
-            found |= {(step, pair.name): native_edges(scope) for pair, scope in of_pair.items()}
-            for name, correction in self.audit.options.corrections.items():
-                found[step, name] = correction_edges(of_pair[self.audit.pair_of(correction)], correction)
+        for pair, scopes in self._scopes.items():
+            found |= {(batch, pair.name): native_edges(scope) for batch, scope in scopes.items()}
+        for name, correction in self.audit.options.corrections.items():
+            scopes = self._scopes[self.audit.pair_of(correction)]
+            found |= {(batch, name): correction_edges(scope, correction) for batch, scope in scopes.items()}
         return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import overload
 
 import numpy as np
@@ -142,10 +142,11 @@ def sweep_scope(scope: Scope, grid: Grid) -> Answered:
     """
     if not scope.tokens:
         return with_errors(scope, Sweep.of([]))
-    divided = set(filter(math.isfinite, grid.cuts)) - set(scope.grid.edges.tolist())
+    cuts = np.array(grid.cuts)
+    divided = not np.isin(cuts[np.isfinite(cuts)], scope.grid.edges).all()
     batch = scope.by_value() if divided and scope.values is not None else scope
     sweep = Sweep.joined(list(_parts(batch, grid)) or [Sweep.of([])])
-    return with_errors(scope, sweep) if batch is scope else exactly(sweep)
+    return with_errors(scope, sweep) if divided and batch is scope else exactly(sweep)
 
 
 class Formulas(Sequence[str]):
@@ -239,8 +240,9 @@ def _parts(scope: Scope, grid: Grid) -> Iterator[Sweep]:
     vetoes = [Rule(Statistic.K1, Aggregation.SEQ_MAX, upper=-math.log(v), clamp=None) for v in grid.vetoes]
     if vetoes:
         yield sweep_rules(scope, vetoes)
+    joint_rules = list(_sequence_rules(scope, grid, JOINT_FAMILIES, grid.joint_fitted)) if grid.joint else []
     for weight in grid.joint:
-        for rules in _sequence_rules(scope, grid, JOINT_FAMILIES, grid.joint_fitted):
+        for rules in joint_rules:
             yield sweep_joint(scope, weight, rules)
 
 
@@ -264,24 +266,25 @@ def _fitted(scope: Scope, family: Family, points: int) -> list[Rule]:
 
 def settings_of(correction: Correction) -> dict[str, object]:
     """A point as plain values; of several rules the names alone. Its formula is left to `describe`."""
-    weight, rules = correction.applied_weight, correction.rules
-    rule = rules[0] if len(rules) == 1 else None
+    weight, names = correction.applied_weight, tuple(rule.name for rule in correction.rules)
+    rule = correction.rules[0] if len(names) == 1 else None
     return {
-        "family": _family(correction),
-        "level": str(weight.level),
-        "bound": str(weight.bound),
+        "family": _family(correction.weight.level, correction.weight.bound, names),
+        "level": weight.level.value,
+        "bound": weight.bound.value,
         "lower": weight.lower,
         "upper": weight.upper,
-        "rule": " and ".join(rule.name for rule in rules) or None,
+        "rule": " and ".join(names) or None,
         "rule_lower": None if rule is None else rule.lower,
         "rule_upper": None if rule is None else rule.upper,
     }
 
 
-def _family(correction: Correction) -> str:
+@cache
+def _family(level: Level, bound: Bound, rules: tuple[str, ...]) -> str:
     """What the points of one line of a sweep share."""
-    weight = "" if correction.weight.level is Level.NONE else f"{correction.weight.level} {correction.weight.bound}"
-    rule = correction.rules[0].name if correction.rules else ""
+    weight = "" if level is Level.NONE else f"{level} {bound}"
+    rule = rules[0] if rules else ""
     if rule == "seq_max_k1":
         rule = "veto"
     return " + ".join(filter(None, (weight, rule)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Over, Rule, Sign, Statistic, Weight
@@ -74,6 +74,7 @@ def ratio_interval(lower: float | None, upper: float | None) -> Interval:
     return Interval(low, high)
 
 
+@lru_cache(1 << 14)
 def weight_interval(weight: Weight) -> Interval:
     """The log-ratios, at the weight's own level, that its bounds leave alone."""
     lower = None if weight.bound is Bound.TRUNCATE else weight.lower

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.model import Level, Rule
+from rollout_audit.statistics.cells import SharedCells
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.population import Population
-from rollout_audit.statistics.populations import Populations, span_reduce
+from rollout_audit.statistics.populations import Populations
 from rollout_audit.statistics.rows import row_rule_keeps
 from rollout_audit.statistics.scope import Scope
 
@@ -68,7 +69,18 @@ class Batches:
 
     def token_cells(self, keep: int | None = None) -> Populations:
         """Token weights by cell, for exact moments; of the classes that filter `keep` leaves."""
-        return self.remember(("cells", keep), lambda: Populations.of([s.token_cells(keep) for s in self.scopes]))
+        return self.remember(("cells", keep), lambda: self._population_of_cells(keep))
+
+    def _population_of_cells(self, keep: int | None) -> Populations:
+        batch, atoms = self._cells.population(self.plan.grid, keep)
+        farthest = np.array([scope.rows["max_d"].max() for scope in self.scopes])
+        # A bound past the greatest log-ratio lets the last cell through, wherever in the cell it lies
+        atoms = replace(atoms, edges=np.minimum(atoms.edges, farthest[batch]))
+        return Populations(np.searchsorted(batch, np.arange(len(self.scopes) + 1)), atoms)
+
+    @cached_property
+    def _cells(self) -> SharedCells:
+        return SharedCells.of([scope.classes for scope in self.scopes], self.plan.grid)
 
     def token_values(self, keep: int | None = None) -> Populations:
         """Token weights for quantiles: value by value where these were kept, else by cell."""
@@ -112,12 +124,12 @@ class Units:
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def sums(self, values: NDArray[Any]) -> Array:
-        """[units] → [batches]"""
-        return span_reduce(np.add, values.astype(np.float64), self.starts[:-1], self.starts[1:], 0.0)
+        """[…, units] → […, batches], each of which has a unit"""
+        return np.add.reduceat(values.astype(np.float64, copy=False), self.starts[:-1], axis=-1)
 
     def log_sums(self, logs: Array) -> Array:
         """[units] → [batches] log Σ exp"""
-        top = span_reduce(np.maximum, logs, self.starts[:-1], self.starts[1:], -np.inf)
+        top = np.maximum.reduceat(logs, self.starts[:-1])
         base = np.where(np.isfinite(top), top, 0.0)
         with np.errstate(divide="ignore"):
             return base + np.log(self.sums(np.exp(logs - np.repeat(base, np.diff(self.starts)))))

@@ -18,9 +18,10 @@ from torch import Tensor
 from rollout_audit.statistics.grid import CellGrid
 from rollout_audit.statistics.population import Population
 
-__all__ = ["CellTable", "Cells", "cell_table"]
+__all__ = ["CellTable", "Cells", "SharedCells", "cell_table", "population_of"]
 
 
+SUMMED = ("counts", "sum_u", "sum_u_sq")
 DENSE_CELLS = 1 << 22
 """Cells that one dense table may hold: groups beyond it are binned after one another"""
 
@@ -55,7 +56,11 @@ class Cells:
 
 
 def _by_cell(index: NDArray[np.int64], parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    return np.asarray(np.bincount(index, weights=np.concatenate([np.empty(0), *parts])), dtype=np.float64)
+    return _added(index, np.concatenate([np.empty(0), *parts]))
+
+
+def _added(place: NDArray[np.int64], values: NDArray[np.float64], size: int = 0) -> NDArray[np.float64]:
+    return np.asarray(np.bincount(place, weights=values, minlength=size), dtype=np.float64)
 
 
 @dataclass
@@ -82,6 +87,52 @@ class CellTable:
         for (_, its_class), cells in sorted(self.parts.items(), key=itemgetter(0)):
             parts.setdefault(its_class, []).append(cells)
         return {its_class: Cells.total(of_class) for its_class, of_class in parts.items()}
+
+
+@dataclass(frozen=True)
+class SharedCells:
+    """Cells of several batches, all classes side by side: what a filter leaves is added up without a sort."""
+
+    batch: NDArray[np.int64]
+    """[cells] ascending"""
+    index: NDArray[np.int64]
+    """[cells] ascending within a batch"""
+    place: NDArray[np.int64]
+    """[entries] which of the cells"""
+    classes: NDArray[np.int64]
+    """[entries]"""
+    sums: tuple[NDArray[np.float64], ...]
+    """[entries] each: counts, Σu, Σu²"""
+
+    @classmethod
+    def of(cls, batches: Sequence[Mapping[int, Cells]], grid: CellGrid) -> SharedCells:
+        """Each batch by class."""
+        cells, places, lookup, start = [], [], np.empty(grid.cells, dtype=np.int64), 0
+        for by_class in batches:
+            index = np.concatenate([part.index for part in by_class.values()])
+            occupied = np.flatnonzero(np.bincount(index, minlength=grid.cells))
+            lookup[occupied] = np.arange(start, start + len(occupied))
+            places.append(lookup[index])
+            cells.append(occupied)
+            start += len(occupied)
+        parts = [(bits, part) for by_class in batches for bits, part in by_class.items()]
+        return cls(
+            batch=np.repeat(np.arange(len(batches)), [len(occupied) for occupied in cells]),
+            index=np.concatenate(cells),
+            place=np.concatenate(places),
+            classes=np.repeat([bits for bits, _ in parts], [len(part.index) for _, part in parts]),
+            sums=tuple(np.concatenate([getattr(p, name) for _, p in parts], dtype=np.float64) for name in SUMMED),
+        )
+
+    def population(self, grid: CellGrid, keep: int | None) -> tuple[NDArray[np.int64], Population]:
+        """The tokens of the classes that filter `keep` leaves: the batch [atoms] of each atom, and the atoms."""
+        kept = slice(None) if keep is None else np.flatnonzero(self.classes >> keep & 1)
+        place, size = self.place[kept], len(self.index)
+        counts, sum_u, sum_u_sq = (_added(place, x[kept], size) for x in self.sums)
+        some = np.flatnonzero(counts)
+        whole = counts[some].astype(np.int64)
+        cells = Cells(self.index[some], whole, sum_u[some], sum_u_sq[some])
+        return self.batch[some], population_of([cells], grid)
 
 
 def population_of(cells: Iterable[Cells], grid: CellGrid) -> Population:

@@ -53,6 +53,14 @@ class Metrics(Mapping[str, float | int | None]):
         self._values = values
         self.reasons = MappingProxyType(reasons)
 
+    @classmethod
+    def of_finite(cls, values: Mapping[str, float], instead: Mapping[str, Figure] = MappingProxyType({})) -> Metrics:
+        """Finite numbers, which are not checked again, but for those figures that stand instead of some."""
+        self, checked = cls.__new__(cls), {name: figure(value) for name, value in instead.items()}
+        self._values = {**values, **{name: _number(value) for name, value in checked.items()}}
+        self.reasons = MappingProxyType({name: remark for name, f in checked.items() if (remark := _remark(f))})
+        return self
+
     def as_dict(self) -> dict[str, float | int | None]:
         """The values alone."""
         return dict(self._values)

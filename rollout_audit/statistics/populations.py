@@ -19,7 +19,7 @@ from rollout_audit.corrections.cuts import EVERYTHING, Interval, at_most, weight
 from rollout_audit.corrections.model import Bound, Weight
 from rollout_audit.statistics.population import Population
 
-__all__ = ["Piece", "PiecewiseWeights", "Populations", "pieces", "span_reduce"]
+__all__ = ["EqualWeights", "Piece", "PiecewiseWeights", "Populations", "Spans", "pieces"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,15 +58,32 @@ def _constant(value: float | None) -> tuple[Piece, ...]:
     return (Piece(at_most(value), value), whole) if value else (whole,)
 
 
-def span_reduce(ufunc: np.ufunc, values: NDArray[Any], start: Ints, stop: Ints, empty: float) -> Array:
-    """[spans] `ufunc` over values[start:stop] of each; spans ascend and do not overlap."""
-    out = np.full(start.shape, empty, dtype=np.float64)
-    some = start < stop
-    ends = np.stack([start[some], stop[some]], axis=-1).ravel()
-    if len(ends):
-        closed = ends if ends[-1] < len(values) else ends[:-1]
-        out[some] = ufunc.reduceat(values, closed)[::2]
-    return out
+@dataclass(frozen=True)
+class Spans:
+    """Stretches of atoms, ascending, none over another."""
+
+    start: Ints
+    """[...]"""
+    stop: Ints
+    """[...]"""
+
+    @cached_property
+    def some(self) -> NDArray[np.bool_]:
+        """[...] which hold an atom"""
+        return np.asarray(self.start < self.stop)
+
+    @cached_property
+    def _ends(self) -> Ints:
+        return np.stack([self.start[self.some], self.stop[self.some]], axis=-1).ravel()
+
+    def sums(self, values: NDArray[Any]) -> Array:
+        """[columns, atoms] or [atoms] → [columns, ...] or [...]"""
+        out = np.zeros((*values.shape[:-1], *self.start.shape))
+        ends = self._ends
+        if len(ends):
+            closed = ends if ends[-1] < values.shape[-1] else ends[:-1]
+            out[..., self.some] = np.add.reduceat(values, closed, axis=-1)[..., ::2]
+        return out
 
 
 @dataclass(frozen=True)
@@ -97,9 +114,23 @@ class Populations:
         key = (bound, inclusive)
         if key not in self._ends:
             below = self.atoms.edges <= bound if inclusive else self.atoms.edges < bound
-            count = span_reduce(np.add, below.astype(np.int64), self.starts[:-1], self.starts[1:], 0)
-            self._ends[key] = self.starts[:-1] + count.astype(np.int64)
+            self._ends[key] = self.starts[:-1] + self._whole.sums(below.astype(np.int64)).astype(np.int64)
         return self._ends[key]
+
+    def within(self, interval: Interval) -> tuple[Ints, Ints]:
+        """[batches] each: where the atoms of the interval start and stop; both its ends must be cuts."""
+        first = self.atoms_below(interval.lower, inclusive=False)
+        return first, np.maximum(first, self.atoms_below(interval.upper, inclusive=True))
+
+    @cached_property
+    def _whole(self) -> Spans:
+        """[batches]"""
+        return Spans(self.starts[:-1], self.starts[1:])
+
+    @cached_property
+    def totals(self) -> Array:
+        """[3, atoms] counts, Σ(ρ − 1), Σρ"""
+        return np.stack([self.atoms.counts, self.atoms.excess, self.atoms.ratio])
 
     @cached_property
     def own_ratio(self) -> Array:
@@ -138,18 +169,18 @@ class PiecewiseWeights:
     kept: Interval = EVERYTHING
 
     @cached_property
-    def _spans(self) -> tuple[Ints, Ints]:
-        """[batches, pieces] where each piece's atoms start and stop."""
-        first = self.populations.atoms_below(self.kept.lower, inclusive=False)
-        last = np.maximum(first, self.populations.atoms_below(self.kept.upper, inclusive=True))
+    def _spans(self) -> Spans:
+        """[batches, pieces]"""
+        first, last = self.populations.within(self.kept)
         ends = [self.populations.atoms_below(piece.upper, inclusive=True) for piece in self.parts]
         bounds = np.stack([self.populations.starts[:-1], *ends], axis=1)
         bounds = np.clip(bounds, first[:, None], last[:, None])
-        return bounds[:, :-1], bounds[:, 1:]
+        return Spans(bounds[:, :-1], bounds[:, 1:])
 
-    def _sums(self, column: NDArray[Any]) -> Array:
-        """[batches, pieces]"""
-        return span_reduce(np.add, column, *self._spans, 0)
+    @cached_property
+    def _totals(self) -> Array:
+        """[3, batches, pieces] counts, Σ(ρ − 1), Σρ"""
+        return self._spans.sums(self.populations.totals)
 
     @cached_property
     def _constants(self) -> Array:
@@ -160,9 +191,10 @@ class PiecewiseWeights:
     def _varies(self) -> NDArray[np.bool_]:
         return np.isnan(self._constants)
 
-    @cached_property
+    @property
     def _counts(self) -> Array:
-        return self._sums(self.populations.atoms.counts)
+        """[batches, pieces]"""
+        return np.asarray(self._totals[0])
 
     @cached_property
     def size(self) -> Array:
@@ -175,7 +207,7 @@ class PiecewiseWeights:
     @cached_property
     def _excess(self) -> Array:
         """mean of w − 1"""
-        own = np.where(self._varies, self._sums(self.populations.atoms.excess), 0.0)
+        own = np.where(self._varies, self._totals[1], 0.0)
         constant = self._counts * np.where(self._varies, 0.0, self._constants - 1.0)
         return np.asarray((own + constant).sum(axis=1) / np.maximum(self.size, 1.0))
 
@@ -187,7 +219,7 @@ class PiecewiseWeights:
     def mean(self) -> Array:
         if self._near_one.all():
             return 1.0 + self._excess
-        own = np.where(self._varies, self._sums(self.populations.atoms.ratio), 0.0)
+        own = np.where(self._varies, self._totals[2], 0.0)
         constant = self._counts * np.where(self._varies, 0.0, self._constants)
         far = (own + constant).sum(axis=1) / np.maximum(self.size, 1.0)
         return np.where(self._near_one, 1.0 + self._excess, far)
@@ -202,7 +234,7 @@ class PiecewiseWeights:
             own = np.where(populations.spread_out(origin) == 1.0, own, populations.own_ratio)
         atoms = populations.atoms
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = self._sums(atoms.spread + atoms.counts * (own - populations.spread_out(center)) ** 2)
+            squares = self._spans.sums(atoms.spread + atoms.counts * (own - populations.spread_out(center)) ** 2)
             constant = self._counts * (self._constants - origin[:, None] - center[:, None]) ** 2
         total = np.where(self._varies, squares, constant).sum(axis=1)
         return np.asarray(total / np.maximum(self.size, 1.0))
@@ -216,27 +248,30 @@ class PiecewiseWeights:
 
     @cached_property
     def least(self) -> Array:
-        start, stop = self._spans
-        return np.asarray(self._ends_of(start, start < stop, np.inf).min(axis=1))
+        return np.asarray(self._ends_of(self._spans.start, np.inf).min(axis=1))
 
     @cached_property
     def greatest(self) -> Array:
-        start, stop = self._spans
-        return np.asarray(self._ends_of(stop - 1, start < stop, -np.inf).max(axis=1))
+        return np.asarray(self._ends_of(self._spans.stop - 1, -np.inf).max(axis=1))
 
-    def _ends_of(self, at: Ints, some: NDArray[np.bool_], empty: float) -> Array:
+    def _ends_of(self, at: Ints, empty: float) -> Array:
         values = self.populations.atoms.values
         with np.errstate(over="ignore"):
             own = np.exp(values[np.clip(at, 0, max(len(values) - 1, 0))]) if len(values) else np.zeros(at.shape)
-        return np.where(some, np.where(self._varies, own, self._constants), empty)
+        return np.where(self._spans.some, np.where(self._varies, own, self._constants), empty)
+
+    def count_within(self, interval: Interval) -> Array:
+        """How many weights of the populations have a log-ratio there, kept or not."""
+        first, last = self.populations.within(interval)
+        return (self.populations.ranks[last] - self.populations.ranks[first]).astype(np.float64)
 
     def mass(self) -> Array:
         """Σρ"""
-        return np.asarray(self._sums(self.populations.atoms.ratio).sum(axis=1))
+        return np.asarray(self._totals[2].sum(axis=1))
 
     def mass_lost(self) -> Array:
         """Σ max(ρ − w, 0): every piece lies wholly above or wholly below its constant."""
-        mass = self._sums(self.populations.atoms.ratio)
+        mass = self._totals[2]
         with np.errstate(invalid="ignore"):
             lost = np.maximum(mass - self._counts * self._constants, 0.0)
         return np.asarray(np.where(self._varies, 0.0, lost).sum(axis=1))
@@ -245,7 +280,7 @@ class PiecewiseWeights:
         """[levels, batches] linear between order statistics, as numpy's "linear" method; NaN for no weight."""
         place = np.asarray(at)[:, None] * np.maximum(self.size - 1.0, 0.0)
         floor = np.floor(place)
-        low, high = self._ranked(floor), self._ranked(np.ceil(place))
+        low, high = np.split(self._ranked(np.concatenate([floor, np.ceil(place)])), 2)
         with np.errstate(invalid="ignore"):
             between = low + (place - floor) * (high - low)
         return np.where(self.size > 0, np.where(low == high, low, between), math.nan)
@@ -264,7 +299,7 @@ class PiecewiseWeights:
         which = (ranks[..., None] >= last).sum(axis=-1).clip(max=len(order) - 1)
         batch = np.arange(self.populations.batches)
         inside = ranks - (last - self._counts[:, order])[batch, which]
-        start = self._spans[0][batch, order[which]]
+        start = self._spans.start[batch, order[which]]
         populations = self.populations
         if not len(populations.atoms.values):
             return np.full(ranks.shape, math.nan)
@@ -274,6 +309,40 @@ class PiecewiseWeights:
             own = np.exp(populations.atoms.values[atom])
         constant = self._constants[order[which]]
         return np.asarray(np.where(np.isnan(constant), own, constant))
+
+
+@dataclass(frozen=True)
+class EqualWeights:
+    """Weights that are all 1: `PiecewiseWeights` of as many log-ratios of 0."""
+
+    size: Array
+    """[batches]"""
+
+    @property
+    def mean(self) -> Array:
+        return np.ones_like(self.size)
+
+    @property
+    def variance(self) -> Array:
+        return np.zeros_like(self.size)
+
+    @property
+    def zeros(self) -> Array:
+        return np.zeros_like(self.size)
+
+    ess = least = greatest = mean
+
+    def quantiles(self, at: Sequence[float]) -> Array:
+        return np.ones((len(at), *self.size.shape))
+
+    def count_within(self, interval: Interval) -> Array:
+        return self.size if interval.lower <= 0.0 <= interval.upper else self.zeros
+
+    def mass(self) -> Array:
+        return self.size
+
+    def mass_lost(self) -> Array:
+        return self.zeros
 
 
 def _middle(lower: float, upper: float) -> float:

@@ -7,20 +7,20 @@ sequence, geometric and segment weights always.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import EVERYTHING, Interval, weight_interval
-from rollout_audit.corrections.model import Correction, Denominator, Level, Rows, Weight
+from rollout_audit.corrections.model import Correction, Denominator, Level, Rows, Rule, Weight
 from rollout_audit.statistics.batches import Batches, Units
 from rollout_audit.statistics.metrics import OVERFLOW, UNDERFLOW, Absent, Figure, Metrics, Noted
 from rollout_audit.statistics.plan import partial_rules, rejection_interval, unordered_rules
-from rollout_audit.statistics.populations import Piece, PiecewiseWeights, Populations, pieces
+from rollout_audit.statistics.populations import EqualWeights, Piece, PiecewiseWeights, Populations, pieces
 from rollout_audit.statistics.scope import Scope
 
 __all__ = [
@@ -62,9 +62,7 @@ METRICS_OF_STAGE: Final = {
 """In the order in which a metric without a stage is looked for"""
 
 Array = NDArray[np.float64]
-Column = list[Figure]
-"""one figure a batch"""
-Columns = dict[str, Column]
+Flags = NDArray[np.bool_]
 Stages = Mapping[str, Metrics]
 
 NOTHING_TO_WEIGH: Final[Stages] = {stage: Metrics(dict.fromkeys(METRICS_OF_STAGE[stage], NO_TOKEN)) for stage in STAGES}
@@ -73,10 +71,7 @@ NOTHING_TO_WEIGH: Final[Stages] = {stage: Metrics(dict.fromkeys(METRICS_OF_STAGE
 
 def correction_stages(scope: Scope, name: str, correction: Correction) -> Stages:
     """Metrics of one correction at each stage, on one batch (see `stages_of_batches`)."""
-    if not scope.tokens:
-        return NOTHING_TO_WEIGH
-    alone = scope.remember("alone", lambda: Batches((scope,)))
-    return stages_of_batches(alone, name, correction)[0]
+    return stages_of_batches(Batches((scope,)), name, correction)[0] if scope.tokens else NOTHING_TO_WEIGH
 
 
 def stages_of_batches(batches: Batches, name: str, correction: Correction) -> list[Stages]:
@@ -88,29 +83,47 @@ def stages_of_batches(batches: Batches, name: str, correction: Correction) -> li
     segments = name if weight.level is Level.SEGMENT else None
     every = batches.remember((weight, segments), lambda: _EveryToken(batches, weight, segments))
     kept = _KeptTokens(batches, correction, every)
-    by_stage = {**every.stages, "kept": _by_batch(kept.weights() | kept.rejection())}
+    by_stage = {**every.stages, "kept": kept.figures.by_batch()}
     return [dict(zip(by_stage, metrics, strict=True)) for metrics in zip(*by_stage.values(), strict=True)]
 
 
-def _by_batch(columns: Columns) -> list[Metrics]:
-    return [Metrics(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+class _Instead(NamedTuple):
+    """In those batches these figures have no value, or a remark."""
+
+    names: Collection[str]
+    where: Flags
+    figure: Figure
 
 
-def _column(values: Array, *instead: tuple[NDArray[np.bool_], Figure]) -> Column:
-    """The values as figures; of the exceptions that apply to a batch the last counts."""
-    figures: Column = values.tolist()
-    for applies, figure in instead:
-        for batch in np.flatnonzero(applies):
-            figures[batch] = figure
-    return figures
+@dataclass(frozen=True)
+class _Table:
+    """Figures of several batches. Of the exceptions that apply to one the last counts."""
+
+    columns: dict[str, Array]
+    """name → [batches]"""
+    instead: tuple[_Instead, ...] = ()
+
+    def __or__(self, other: _Table) -> _Table:
+        return _Table(self.columns | other.columns, self.instead + other.instead)
+
+    def by_batch(self) -> list[Metrics]:
+        names, matrix = tuple(self.columns), np.stack([*self.columns.values()], axis=1)
+        rows = [dict(zip(names, row, strict=True)) for row in matrix.tolist()]
+        instead: list[dict[str, Figure]] = [{} for _ in rows]
+        for batch, column in np.argwhere(~np.isfinite(matrix)).tolist():
+            instead[batch][names[column]] = rows[batch][names[column]]
+        for columns, where, figure in self.instead:
+            for batch in np.flatnonzero(where).tolist() if where.any() else ():
+                instead[batch].update(dict.fromkeys(columns, figure))
+        return [Metrics.of_finite(row, exceptions) for row, exceptions in zip(rows, instead, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Weights:
     """Some weights: for moments, for quantiles, and one a sequence where that means something."""
 
-    moments: PiecewiseWeights
-    quantiles: PiecewiseWeights
+    moments: PiecewiseWeights | EqualWeights
+    quantiles: PiecewiseWeights | EqualWeights
     per_sequence: PiecewiseWeights | None
 
 
@@ -126,12 +139,15 @@ class _EveryToken:
     @cached_property
     def stages(self) -> dict[str, list[Metrics]]:
         bounded = self.figures_of(self.bounded, np.ones(len(self.batches.scopes)))
-        normalised = self.figures_of(self.bounded, self.factor) if self.weight.normalise else bounded
         return {
-            "raw": _by_batch(self._raw()),
-            "bounded": _by_batch(bounded | self._bounding()),
-            "normalised": _by_batch(normalised | {"batch_norm_factor": _column(self.factor)}),
+            "raw": self.batches.remember(("raw", self.level, self.segments), self._raw),
+            "bounded": (bounded | self._bounding()).by_batch(),
+            "normalised": (self.normalised | _Table({"batch_norm_factor": self.factor})).by_batch(),
         }
+
+    @cached_property
+    def normalised(self) -> _Table:
+        return self.figures_of(self.bounded, self.factor)
 
     @property
     def level(self) -> Level:
@@ -148,8 +164,11 @@ class _EveryToken:
 
     def of_units(self, tokens: Array, parts: tuple[Piece, ...]) -> _Weights:
         """Weights of rows or segments of which so many tokens each are left."""
+        if self.level is Level.NONE:
+            equal = EqualWeights(self.units.sums(tokens))
+            return _Weights(equal, equal, None)
         by_token = PiecewiseWeights(self.units.population(self.level, tokens), parts)
-        if self.level not in (Level.SEQUENCE, Level.GEOMETRIC):
+        if self.level is Level.SEGMENT:
             return _Weights(by_token, by_token, None)
         by_sequence = PiecewiseWeights(self.units.population(self.level, (tokens > 0).astype(np.float64)), parts)
         return _Weights(by_token, by_token, by_sequence)
@@ -168,68 +187,67 @@ class _EveryToken:
             mean = mean * self.batches.sequences / self.batches.all_rows
         return np.where(mean > 1e-8, mean, 1.0)
 
-    def figures_of(self, weights: _Weights, factor: Array) -> Columns:
+    def figures_of(self, weights: _Weights, factor: Array) -> _Table:
+        ess = _ess("ess", weights.moments) | self._ess_seq(weights.per_sequence)
+        return _none_kept(self._spread(weights, factor) | ess, weights.moments)
+
+    def _spread(self, weights: _Weights, factor: Array) -> _Table:
         some, drawn = weights.moments, weights.quantiles
-        none = (some.size == 0, NONE_KEPT)
-        overflow = ~np.isfinite(some.variance)
-        quantiles = drawn.quantiles(list(QUANTILES.values())) / factor
+        quantiles = drawn.quantiles(list(QUANTILES.values()))
         with np.errstate(invalid="ignore"):
-            std = np.sqrt(some.variance) / factor
-        return {
-            "weight_mean": _column(some.mean / factor, none),
-            "weight_std": _column(std, (overflow, OVERFLOW), (some.size < 2, Absent("n < 2")), none),
-            "weight_min": _column(drawn.least / factor, none),
-            "weight_max": _column(drawn.greatest / factor, none),
-            **{f"weight_{q}": _column(x, none) for q, x in zip(QUANTILES, quantiles, strict=True)},
-            "ess": _ess(some, none),
-            "ess_seq": self._ess_seq(weights, none),
-        }
+            columns = {
+                "weight_mean": some.mean,
+                "weight_std": np.sqrt(some.variance),
+                "weight_min": drawn.least,
+                "weight_max": drawn.greatest,
+                **{f"weight_{q}": x for q, x in zip(QUANTILES, quantiles, strict=True)},
+            }
+        overflow = _Instead(("weight_std",), ~np.isfinite(some.variance), OVERFLOW)
+        alone = _Instead(("weight_std",), some.size < 2, Absent("n < 2"))
+        return _Table({name: column / factor for name, column in columns.items()}, (overflow, alone))
 
-    def _ess_seq(self, weights: _Weights, none: tuple[NDArray[np.bool_], Figure]) -> Column:
-        if weights.per_sequence is not None:
-            return _ess(weights.per_sequence, none)
+    def _ess_seq(self, of: PiecewiseWeights | None) -> _Table:
+        if of is not None:
+            return _ess("ess_seq", of)
+        size = len(self.batches.scopes)
         missing = Absent(f"no one weight a sequence at {self.level.value} level")
-        return _column(np.zeros(len(self.batches.scopes)), (~none[0], missing), none)
+        return _Table({"ess_seq": np.zeros(size)}, (_Instead(("ess_seq",), np.ones(size, dtype=bool), missing),))
 
-    def _raw(self) -> Columns:
-        figures = self.figures_of(self.weights(RAW_PIECES), np.ones(len(self.batches.scopes)))
+    def _raw(self) -> list[Metrics]:
+        weights = self.weights(RAW_PIECES)
+        figures = self._spread(weights, np.ones(len(self.batches.scopes)))
         tokens = np.log(self.batches.tokens)
         if self.level is Level.TOKEN:
             logs = self.units["log_sum_ratio"], self.units["log_sum_ratio_sq"]
         else:
             x, counts = self.units.log_ratio(self.level), np.log(self.units["valid_tokens"])
             logs = x + counts, 2.0 * x + counts
-        figures["ess"] = _column(self._log_ess(*logs, tokens))
-        if self.level in (Level.SEQUENCE, Level.GEOMETRIC):
-            x = self.units.log_ratio(self.level)
-            figures["ess_seq"] = _column(self._log_ess(x, 2.0 * x, np.log(self.batches.sequences)))
-        return figures
+        ess = _Table({"ess": self._log_ess(*logs, tokens)})
+        if self.level not in (Level.SEQUENCE, Level.GEOMETRIC):
+            return (figures | ess | self._ess_seq(None)).by_batch()
+        x = self.units.log_ratio(self.level)
+        ess_seq = _Table({"ess_seq": self._log_ess(x, 2.0 * x, np.log(self.batches.sequences))})
+        return (figures | ess | ess_seq).by_batch()
 
     def _log_ess(self, log_sums: Array, log_square_sums: Array, log_size: Array) -> Array:
         """From logs of Σρ and Σρ² of each unit: never overflows."""
         first, second = self.units.log_sums(log_sums), self.units.log_sums(log_square_sums)
         return np.exp(np.minimum(2.0 * first - second - log_size, 0.0))
 
-    def _bounding(self) -> Columns:
+    def _bounding(self) -> _Table:
         inside, n, every = weight_interval(self.weight), self.batches.tokens, self.bounded.moments
-        below = Interval(-math.inf, math.nextafter(inside.lower, -math.inf))
-        return {
-            "capped_fraction": _column((n - self._tokens_in(Interval(-math.inf, inside.upper))) / n),
-            "below_lower_fraction": _column(self._tokens_in(below) / n),
-            "zeroed_fraction": _column(every.zeros / n),
-            "mass_lost": self._mass_lost(),
-        }
-
-    def _tokens_in(self, interval: Interval) -> Array:
-        return PiecewiseWeights(self.bounded.moments.populations, RAW_PIECES, interval).size
-
-    def _mass_lost(self) -> Column:
-        """Σ max(ρ − w, 0) / Σρ."""
-        every = self.bounded.moments
         total = every.mass()
         with np.errstate(invalid="ignore", divide="ignore"):
             lost = every.mass_lost() / total
-        return _column(lost, (total == 0, Absent("no mass: every ratio is 0")), (~np.isfinite(total), OVERFLOW))
+        below = Interval(-math.inf, math.nextafter(inside.lower, -math.inf))
+        columns = {
+            "capped_fraction": (n - every.count_within(Interval(-math.inf, inside.upper))) / n,
+            "below_lower_fraction": every.count_within(below) / n,
+            "zeroed_fraction": every.zeros / n,
+            "mass_lost": lost,
+        }
+        no_mass = _Instead(("mass_lost",), total == 0, Absent("no mass: every ratio is 0"))
+        return _Table(columns, (no_mass, _Instead(("mass_lost",), ~np.isfinite(total), OVERFLOW)))
 
 
 def _of_tokens(cells: Populations, values: Populations, parts: tuple[Piece, ...], kept: Interval) -> _Weights:
@@ -245,12 +263,19 @@ class _KeptTokens:
     correction: Correction
     every: _EveryToken
 
-    def weights(self) -> Columns:
-        return self.every.figures_of(self.kept, self.every.factor)
+    @property
+    def figures(self) -> _Table:
+        weights = self.every.figures_of(self.kept, self.every.factor) if self.rules else self.every.normalised
+        rejection = self.batches.remember(("rejection", self.rules), lambda: _rejection(self.batches, self.row_kept))
+        return weights | rejection | self._gradient_scale()
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return self.correction.all_rules
 
     @cached_property
     def kept(self) -> _Weights:
-        if not self.correction.all_rules:
+        if not self.rules:
             return self.every.bounded
         parts = pieces(self.every.weight)
         if self.every.level is not Level.TOKEN:
@@ -261,32 +286,23 @@ class _KeptTokens:
         cells, values = self.batches.token_cells(keep), self.batches.token_values(keep)
         return _of_tokens(cells, values, parts, rejection_interval(self.correction))
 
-    @cached_property
+    @property
     def row_kept(self) -> Array:
         """[rows] tokens of each row that are kept."""
-        return kept_of_rows(self.batches, self.correction)
+        return self.batches.remember(("kept", self.rules), lambda: kept_of_rows(self.batches, self.correction))
 
-    def rejection(self) -> Columns:
-        rows, kept = self.batches.rows, self.row_kept
-        total = rows.sums(kept)
-        return {
-            "masked_fraction": _column(1.0 - total / self.batches.tokens),
-            "seq_masked_fraction": _column(rows.sums(kept == 0) / self.batches.sequences),
-            "seq_touched_fraction": _column(rows.sums(kept < rows["valid_tokens"]) / self.batches.sequences),
-            "kept_reward_mean": _kept_reward(rows, kept),
-            "kept_positive_fraction": _kept_positive(rows, kept),
-            **self._gradient_scale(total),
+    def _gradient_scale(self) -> _Table:
+        kept = self.batches.rows.sums(self.row_kept)
+        none = kept == 0
+        mean = self.kept.moments.mean / self.every.factor
+        original = np.where(none, 0.0, mean * kept / self.batches.tokens)
+        over_kept = self.correction.denominator is Denominator.KEPT
+        columns = {
+            "gradient_scale_kept": mean,
+            "gradient_scale_original": original,
+            "gradient_scale": np.where(none, 0.0, mean) if over_kept else original,
         }
-
-    def _gradient_scale(self, kept_tokens: Array) -> Columns:
-        none = kept_tokens == 0
-        with np.errstate(invalid="ignore"):
-            mean = self.kept.moments.mean / self.every.factor
-            original = np.where(none, 0.0, mean * kept_tokens / self.batches.tokens)
-        over_kept = _column(mean, (none, NONE_KEPT))
-        over_all = _column(original)
-        own = _column(mean, (none, 0.0)) if self.correction.denominator is Denominator.KEPT else over_all
-        return {"gradient_scale_kept": over_kept, "gradient_scale_original": over_all, "gradient_scale": own}
+        return _Table(columns, (_Instead(("gradient_scale_kept",), none, NONE_KEPT),))
 
 
 def kept_of_rows(batches: Batches, correction: Correction) -> Array:
@@ -299,37 +315,57 @@ def kept_of_rows(batches: Batches, correction: Correction) -> Array:
     return kept
 
 
-def _ess(of: PiecewiseWeights, none: tuple[NDArray[np.bool_], Figure]) -> Column:
-    return _column(
-        of.ess,
-        (np.isnan(of.ess), UNDERFLOW),
-        (~np.isfinite(of.variance), OVERFLOW),
-        (of.zeros == of.size, NO_WEIGHT),
-        none,
+def _ess(name: str, of: PiecewiseWeights | EqualWeights) -> _Table:
+    instead = (
+        _Instead((name,), np.isnan(of.ess), UNDERFLOW),
+        _Instead((name,), ~np.isfinite(of.variance), OVERFLOW),
+        _Instead((name,), of.zeros == of.size, NO_WEIGHT),
     )
+    return _Table({name: of.ess}, instead)
 
 
-def _kept_reward(rows: Units, kept: Array) -> Column:
+def _none_kept(figures: _Table, weights: PiecewiseWeights | EqualWeights) -> _Table:
+    return figures | _Table({}, (_Instead(tuple(figures.columns), weights.size == 0, NONE_KEPT),))
+
+
+def _rejection(batches: Batches, kept: Array) -> _Table:
+    """What the loss of tokens means for sequences, rewards and signs; `kept` [rows] tokens are left of each."""
+    rows, n = batches.rows, batches.sequences
+    total, gone, touched = rows.sums(np.stack([kept, kept == 0, kept < rows["valid_tokens"]]))
+    columns = {
+        "masked_fraction": 1.0 - total / batches.tokens,
+        "seq_masked_fraction": gone / n,
+        "seq_touched_fraction": touched / n,
+    }
+    return _Table(columns) | _kept_reward(rows, kept) | _kept_positive(rows, kept)
+
+
+def _kept_reward(rows: Units, kept: Array) -> _Table:
+    name = "kept_reward_mean"
     if "reward" not in rows:
-        return _column(np.zeros(len(rows.parts)), (np.ones(len(rows.parts), dtype=bool), Absent("needs rewards")))
+        return _absent(name, rows, Absent("needs rewards"))
     reward = rows["reward"]
-    recorded = (kept > 0) & ~np.isnan(reward)
-    infinite = rows.sums(recorded & np.isinf(reward)) > 0
-    mean, none = _mean(rows, reward, recorded)
-    return _column(mean, (none, NONE_KEPT), (infinite, Absent("a reward is infinite")))
+    mean, none = _mean(rows, reward, (kept > 0) & ~np.isnan(reward))
+    infinite = _Instead((name,), ~np.isfinite(mean), Absent("a reward is infinite"))
+    return _Table({name: mean}, (infinite, _Instead((name,), none, NONE_KEPT)))
 
 
-def _kept_positive(rows: Units, kept: Array) -> Column:
+def _kept_positive(rows: Units, kept: Array) -> _Table:
+    name = "kept_positive_fraction"
     if "advantage" not in rows:
-        return _column(np.zeros(len(rows.parts)), (np.ones(len(rows.parts), dtype=bool), Absent("needs advantages")))
+        return _absent(name, rows, Absent("needs advantages"))
     advantage = rows["advantage"]
-    share, none = _mean(rows, (advantage > 0).astype(np.float64), (kept > 0) & ~np.isnan(advantage))
-    return _column(share, (none, NONE_KEPT))
+    share, none = _mean(rows, advantage > 0, (kept > 0) & ~np.isnan(advantage))
+    return _Table({name: share}, (_Instead((name,), none, NONE_KEPT),))
 
 
-def _mean(rows: Units, values: Array, chosen: NDArray[np.bool_]) -> tuple[Array, NDArray[Any]]:
+def _absent(name: str, rows: Units, why: Absent) -> _Table:
+    size = len(rows.parts)
+    return _Table({name: np.zeros(size)}, (_Instead((name,), np.ones(size, dtype=bool), why),))
+
+
+def _mean(rows: Units, values: NDArray[Any], chosen: Flags) -> tuple[Array, Flags]:
     """[batches] mean over the chosen rows, and where there is none."""
-    count = rows.sums(chosen)
-    total = rows.sums(np.where(chosen, values, 0.0))
+    total, count = rows.sums(np.stack([np.where(chosen, values, 0.0), chosen]))
     with np.errstate(invalid="ignore", divide="ignore"):
         return total / count, count == 0

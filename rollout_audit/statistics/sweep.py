@@ -54,11 +54,10 @@ class Sweep:
 
     @classmethod
     def of(cls, corrections: Sequence[Correction], **figures: Array | float) -> Sweep:
-        size = len(corrections)
-        filled = {
-            name: np.broadcast_to(np.asarray(figures.get(name, np.nan), dtype=np.float64), size) for name in COLUMNS
-        }
-        return cls(tuple(corrections), {name: np.array(column) for name, column in filled.items()})
+        columns = np.full((len(COLUMNS), len(corrections)), np.nan)
+        for name, values in figures.items():
+            columns[COLUMNS.index(name)] = values
+        return cls(tuple(corrections), dict(zip(COLUMNS, columns, strict=True)))
 
     @classmethod
     def joined(cls, parts: Sequence[Sweep]) -> Sweep:
@@ -129,7 +128,8 @@ def unweighted(scope: Scope, rules: Sequence[Rule], tokens: Array, **figures: Ar
 def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
     """A weight under one nested family of sequence rules; token weights truncated at one of the plan's caps."""
     of_row = _weights_of_rows(scope, weight)
-    kept = _sequence_rules(scope, rules)
+    kept = scope.remember(("kept", *rules), lambda: _sequence_rules(scope, rules))
+    left = scope.remember(("left", *rules), lambda: kept.fractions(scope))
     first, second = kept.along(of_row.excess), kept.along(of_row.square)
     every = scope.remember(("sweep of one", weight), lambda: sweep_weights(scope, [weight])).figures
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -148,7 +148,7 @@ def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
             mass_lost=every["mass_lost"][0],
             gradient_scale_kept=mean,
             gradient_scale_original=np.where(kept.tokens > 0, mean * kept.tokens, 0.0) / scope.tokens,
-            **kept.fractions(scope),
+            **left,
         )
 
 
@@ -344,6 +344,7 @@ class _Kept:
         return square
 
     def fractions(self, scope: Scope) -> dict[str, Array]:
+        """What is left, whatever the weight."""
         reward = scope.rows.get("reward", np.full(scope.sequences, np.nan))
         recorded = ~np.isnan(reward)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -150,10 +150,9 @@ class SampledRows:
         scratch[:, : of_x.start], scratch[:, of_x.stop :] = 0.0, 0.0
         n, x, y, xx, yy, xy = scratch[:, of_x]
         n[:] = pairs
-        for factors, product in (
-            ((self.roots[0][of_x], n), x), ((self.roots[1][of_y], n), y), ((x, x), xx), ((y, y), yy), ((x, y), xy)
-        ):  # fmt: skip
-            np.multiply(*factors, out=product)
+        products = (self.roots[0][of_x], n, x), (self.roots[1][of_y], n, y), (x, x, xx), (y, y, yy), (x, y, xy)
+        for one, other, product in products:
+            np.multiply(one, other, out=product)
         return self._by_row(scratch).T
 
     @cached_property

@@ -7,7 +7,6 @@ from typing import Literal
 
 from rollout_audit.audit.assemble import assemble
 from rollout_audit.audit.dialect import trainer_metrics
-from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.quirks import with_trainer
 from rollout_audit.audit.report import Report
@@ -19,6 +18,7 @@ from rollout_audit.corrections.model import Mode
 from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset, preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.upkeep import no_collection, one_torch_thread
 from rollout_audit.errors import UsageError
 
 __all__ = ["analyze"]
@@ -98,7 +98,7 @@ def analyze(
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)
     faults = Faults(log.findings(audit.basis.names), tuple(log.dropped))
-    with one_torch_thread():
+    with one_torch_thread(), no_collection():
         report = assemble(audit.basis, state, faults, created)
     if trainer is None:
         return report

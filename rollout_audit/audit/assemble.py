@@ -54,7 +54,7 @@ from rollout_audit.statistics.grid import QUANTILE_ERROR
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
-from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, stages_of_batches
+from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, Evaluation
 from rollout_audit.statistics.sweep import kept_divergence
 from rollout_audit.statistics.sweep_errors import Answered
 
@@ -109,7 +109,8 @@ class _Assembly:
             notes=self._notes(),
         )
         self._check_long_form()
-        report._pictures = cache(lambda: self._pictures(report))
+        corrections = report.corrections
+        report._pictures = cache(lambda: self._pictures(corrections, steps))
         report._edges = self._edges() if self.audit.options.edges else None
         return report
 
@@ -150,8 +151,8 @@ class _Assembly:
             return {batch: self.state.direct[name].stages(correction, batch) for batch in (None, *self.steps)}
         scopes = self._scopes[self.audit.pair_of(correction)]
         scored = [batch for batch, scope in scopes.items() if scope.tokens]
-        batches = self._batches[self.audit.pair_of(correction)]
-        found = dict(zip(scored, stages_of_batches(batches, name, correction), strict=True)) if scored else {}
+        evaluation = self._evaluations[self.audit.pair_of(correction)]
+        found = dict(zip(scored, evaluation.stages(name, correction), strict=True)) if scored else {}
         return {batch: found.get(batch, NOTHING_TO_WEIGH) for batch in scopes}
 
     @cached_property
@@ -169,9 +170,10 @@ class _Assembly:
         return {pair: {batch: of_pair[pair] for batch, of_pair in batches} for pair in self.audit.pairs}
 
     @cached_property
-    def _batches(self) -> Mapping[Pair, Batches]:
-        """Those with a valid token."""
-        return {pair: Batches(tuple(s for s in scopes.values() if s.tokens)) for pair, scopes in self._scopes.items()}
+    def _evaluations(self) -> Mapping[Pair, Evaluation]:
+        """On those with a valid token."""
+        scored = {pair: tuple(s for s in scopes.values() if s.tokens) for pair, scopes in self._scopes.items()}
+        return {pair: Evaluation(Batches(scopes)) for pair, scopes in scored.items()}
 
     def _figures(self, name: str, native: Mapping[Pair, Metrics], stages: Mapping[str, Stages]) -> health.Figures:
         """What the health rules look at, of the whole dump or of one step."""
@@ -360,7 +362,7 @@ class _Assembly:
         )
         return [*notes, *self.audit.notes]
 
-    def _pictures(self, report: Report) -> Pictures:
+    def _pictures(self, whole: Sequence[CorrectionReport], steps: Sequence[StepReport]) -> Pictures:
         primary = self.audit.primary
         return Pictures(
             histogram=_histogram(self.pooled[primary]),
@@ -368,16 +370,16 @@ class _Assembly:
             sequences=row_columns_of(self.audit, self.state, self.places.uids),
             states=pack(self.audit, self.state),
             sweep=None if self.sweep is None else self.sweep_columns,
-            points=None if self.sweep is None else long_form(self._points(report)),
+            points=None if self.sweep is None else long_form(self._points(whole, steps)),
         )
 
-    def _points(self, report: Report) -> Iterator[Points]:
+    def _points(self, whole: Sequence[CorrectionReport], steps: Sequence[StepReport]) -> Iterator[Points]:
         """The grid over the whole dump, presets over the whole dump and by step, and the grid by step where asked."""
         assert self.sweep is not None
         corrections = self.audit.options.corrections
         yield grid_points(self.sweep, self.sweep_columns)
-        yield named_points(corrections, {c.name: c.stages for c in report.corrections}, None)
-        for step in report.steps:
+        yield named_points(corrections, {c.name: c.stages for c in whole}, None)
+        for step in steps:
             yield named_points(corrections, step.corrections, step.step)
         if self.audit.options.per_step_grid:
             yield from (grid_points(sweep, sweep_columns(sweep), step) for step, sweep in self._step_sweeps())

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.reading import Reading
 from rollout_audit.corrections.model import Rule
 from rollout_audit.corrections.packing import Packed
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.upkeep import one_torch_thread
 from rollout_audit.statistics.batch_cuts import BatchOrders, Cuts
 
 __all__ = ["batch_cuts"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
-from rollout_audit.audit.passes import keeps_values, one_torch_thread
+from rollout_audit.audit.passes import keeps_values
 from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, configure
 from rollout_audit.corrections.model import Correction, Rule
@@ -21,6 +21,7 @@ from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, OnFault
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.threads import default_workers
+from rollout_audit.engines.upkeep import one_torch_thread
 from rollout_audit.statistics.batch_cuts import Cuts, decide
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +17,7 @@ from rollout_audit.corrections.tokens import row_sum
 from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import Dump
 from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.upkeep import one_torch_thread
 from rollout_audit.statistics.direct_stages import DirectPlan, DirectState, direct_states
 from rollout_audit.statistics.pair import PairState, RowTable, pair_state
 from rollout_audit.statistics.plan import PairPlan
@@ -28,7 +28,6 @@ __all__ = [
     "PassState",
     "chunk_state",
     "keeps_values",
-    "one_torch_thread",
     "pays_to_compile",
     "run_pass",
 ]
@@ -105,17 +104,6 @@ def run_pass(
             if on_progress is not None:
                 on_progress(len(state.common.parts[0]["step"]))
     return total
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Chunks run side by side, and the rest is short: torch splitting an operation only makes threads wait."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def keeps_values(dump: Dump) -> bool:

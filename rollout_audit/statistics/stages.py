@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -30,8 +30,8 @@ __all__ = [
     "NO_WEIGHT",
     "QUANTILES",
     "STAGES",
+    "Evaluation",
     "correction_stages",
-    "stages_of_batches",
 ]
 
 STAGES: Final = ("raw", "bounded", "normalised", "kept")
@@ -70,21 +70,28 @@ NOTHING_TO_WEIGH: Final[Stages] = {stage: Metrics(dict.fromkeys(METRICS_OF_STAGE
 
 
 def correction_stages(scope: Scope, name: str, correction: Correction) -> Stages:
-    """Metrics of one correction at each stage, on one batch (see `stages_of_batches`)."""
-    return stages_of_batches(Batches((scope,)), name, correction)[0] if scope.tokens else NOTHING_TO_WEIGH
+    """Metrics of one correction at each stage, on one batch (see `Evaluation.stages`)."""
+    return Evaluation(Batches((scope,))).stages(name, correction)[0] if scope.tokens else NOTHING_TO_WEIGH
 
 
-def stages_of_batches(batches: Batches, name: str, correction: Correction) -> list[Stages]:
-    """Metrics of one correction at each stage, on each batch.
+@dataclass(frozen=True)
+class Evaluation:
+    """Corrections on the same batches, one after another: what they have in common is computed once."""
 
-    `name` is the correction's name in the plan of the pass, under which its segments stand.
-    """
-    weight = correction.applied_weight
-    segments = name if weight.level is Level.SEGMENT else None
-    every = batches.remember((weight, segments), lambda: _EveryToken(batches, weight, segments))
-    kept = _KeptTokens(batches, correction, every)
-    by_stage = {**every.stages, "kept": kept.figures.by_batch()}
-    return [dict(zip(by_stage, metrics, strict=True)) for metrics in zip(*by_stage.values(), strict=True)]
+    batches: Batches
+    _weights: dict[tuple[Weight, str | None], _EveryToken] = field(default_factory=dict, repr=False, compare=False)
+
+    def stages(self, name: str, correction: Correction) -> list[Stages]:
+        """Metrics of one correction at each stage, on each batch.
+
+        `name` is the correction's name in the plan of the pass, under which its segments stand.
+        """
+        weight = correction.applied_weight
+        segments = name if weight.level is Level.SEGMENT else None
+        every = self._weights.setdefault((weight, segments), _EveryToken(self.batches, weight, segments))
+        kept = _KeptTokens(self.batches, correction, every)
+        by_stage = {**every.stages, "kept": kept.figures.by_batch()}
+        return [dict(zip(by_stage, metrics, strict=True)) for metrics in zip(*by_stage.values(), strict=True)]
 
 
 class _Instead(NamedTuple):

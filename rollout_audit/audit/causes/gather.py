@@ -10,11 +10,11 @@ from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.find import find_causes
 from rollout_audit.audit.causes.model import Cause
 from rollout_audit.audit.causes.sampled import Array, SampledRows
-from rollout_audit.audit.passes import one_torch_thread
 from rollout_audit.audit.plan import Audit, Basis, Options
 from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
+from rollout_audit.engines.upkeep import one_torch_thread
 from rollout_audit.errors import DumpError
 
 __all__ = ["causes_of_dump", "exhibit_of"]

@@ -194,13 +194,13 @@ def bin_tokens(found: RowPass, row_order: Ints, row_ends: Ints, group_ends: Ints
 
 
 @cache
-def _tables(grid: CellGrid) -> tuple[Floats, Floats, Floats, Floats, Ints]:
-    """Midpoints with exp and expm1 of each; the cuts, and how many of them lie below each fine bin."""
-    middle = grid.midpoints
+def _tables(grid: CellGrid) -> tuple[Floats, NDArray[np.int32], Floats]:
+    """[cells, 3] midpoints with exp and expm1 of each; the first cell of each fine bin, and one past the last; cuts."""
     cuts = np.asarray(grid.cuts, dtype=np.float64)
     fine = CellGrid().edges
     below = np.searchsorted(cuts, np.concatenate([[-np.inf], fine[:-1]]), side="right")
-    return middle, grid.ratios, grid.excesses, cuts, np.append(below, len(cuts))
+    first_cell = np.append(np.arange(len(fine)) + below, grid.cells).astype(np.int32)
+    return np.stack([grid.midpoints, grid.ratios, grid.excesses], axis=1), first_cell, cuts
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def writable(element, dimensions=1):
 F8, I8, I4 = types.float64, types.int64, types.int32
 ROWS = types.void(
     read_only(F8), read_only(F8), read_only(types.boolean), read_only(I8),
-    read_only(F8), read_only(F8), read_only(F8), read_only(F8), read_only(I8),
+    read_only(F8, 2), read_only(I4), read_only(F8),
     read_only(F8), read_only(F8), read_only(F8, 2),
     writable(F8, 2), writable(F8, 3), writable(F8, 3), writable(F8, 2), writable(F8), writable(I4), writable(F8),
     writable(I8), writable(F8),
@@ -37,6 +37,8 @@ BINS = types.void(
     writable(I8), writable(I8), writable(F8), writable(F8), writable(I8),
 )  # fmt: skip
 
+NONE, ONE, ZERO = np.int32(0), np.int32(1), np.int32(ZERO_BIN)
+LAST_UNDERFLOW, OVERFLOW_RANK = np.int32(FIRST_RANK - 1), np.int32(RANKS_PER_SIDE + 1)
 SMALL = 2.0**-8
 LARGE = 64.0
 SAFE_EXPONENT = 300.0
@@ -107,24 +109,40 @@ def exponentials(x, out, less_one, scale, scale_bits):
         less_one[i] = (scale[i] - 1.0) + scale[i] * tail
 
 
-@njit(**SCALAR)
-def cells_of(d, bits, cuts, cuts_below, middle, exp_middle, expm1_middle, cell, x, at_middle, excess_middle):
-    """Cell of each log-ratio with what the tables say of its midpoint; the largest |d − midpoint|."""
-    farthest = 0.0
-    for i in range(len(d)):
+@njit(**VECTOR)
+def fine_bins(bits, fine):
+    """As `grid.fine_bin`, in 32 bits."""
+    for i in range(len(bits)):
         pattern = bits[i]
         magnitude = pattern & MAGNITUDE
-        rank = (magnitude >> SHIFT) - FIRST_RANK + 1
-        rank = min(max(rank, 0), RANKS_PER_SIDE + 1) + 1
-        fine = ZERO_BIN if magnitude == 0 else (ZERO_BIN - rank if pattern < 0 else ZERO_BIN + rank)
-        place = fine + cuts_below[fine]
-        for j in range(cuts_below[fine], cuts_below[fine + 1]):
-            if d[i] > cuts[j]:
-                place += 1
+        rank = np.int32(magnitude >> SHIFT) - LAST_UNDERFLOW
+        rank = min(max(rank, NONE), OVERFLOW_RANK) + ONE
+        rank = NONE if magnitude == 0 else rank
+        fine[i] = ZERO + (-rank if pattern < 0 else rank)
+
+
+@njit(**SCALAR)
+def cells_of(d, fine, first_cell, cuts, cell):
+    """Cell of each log-ratio: the first of its fine bin, and one more for each cut of the bin below it."""
+    for i in range(len(d)):
+        own = np.uint32(fine[i])
+        place, after = first_cell[own], first_cell[own + np.uint32(1)]
+        if after - place > 1:
+            first_cut = place - fine[i]
+            for j in range(first_cut, first_cut + (after - place - 1)):
+                place += np.int32(d[i] > cuts[j])
         cell[i] = place
-        x[i] = d[i] - middle[place]
-        at_middle[i] = exp_middle[place]
-        excess_middle[i] = expm1_middle[place]
+
+
+@njit(**VECTOR)
+def look_up(d, cell, middle, x, at_middle, excess_middle):
+    """What the table says of each cell's midpoint, and how far from it the log-ratio lies; the largest distance."""
+    farthest = 0.0
+    for i in range(len(d)):
+        own = np.uint32(cell[i])
+        x[i] = d[i] - middle[own, 0]
+        at_middle[i] = middle[own, 1]
+        excess_middle[i] = middle[own, 2]
         farthest = max(farthest, abs(x[i]))
     return farthest
 
@@ -248,9 +266,25 @@ def count_inside(d, lower, upper):
     return inside
 
 
+@njit(**VECTOR)
+def copy(training, rollout, start, stop, log_pi, log_mu, d, place):
+    """The tokens of a span that are all valid."""
+    for i in range(stop - start):
+        log_pi[i] = training[start + i]
+        log_mu[i] = rollout[start + i]
+        d[i] = log_pi[i] - log_mu[i]
+        place[i] = start + i
+
+
 @njit(**SCALAR)
 def gather(training, rollout, mask, start, stop, log_pi, log_mu, d, place):
     """The valid tokens of a span, packed; how many there are."""
+    n = 0
+    for i in range(start, stop):
+        n += mask[i]
+    if n == stop - start:
+        copy(training, rollout, start, stop, log_pi, log_mu, d, place)
+        return n
     n = 0
     for i in range(start, stop):
         if mask[i]:
@@ -264,14 +298,14 @@ def gather(training, rollout, mask, start, stop, log_pi, log_mu, d, place):
 
 @njit(ROWS, **SCALAR)
 def rows(
-    training, rollout, mask, offsets, middle, exp_middle, expm1_middle, cuts, cuts_below, clamps, caps, intervals,
+    training, rollout, mask, offsets, middle, first_cell, cuts, clamps, caps, intervals,
     sums, clamped, capped, counted, log_ratio, cell, u, worst_at, worst_abs,
 ):  # fmt: skip
     log_pi, log_mu, ratio, excess = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     mu, mu_less_1 = np.empty(BLOCK), np.empty(BLOCK)
     x, at_middle, excess_middle, scale = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
     scale_bits, place = scale.view(np.int64), np.empty(BLOCK, dtype=np.int64)
-    bits = log_ratio.view(np.int64)
+    bits, fine = log_ratio.view(np.int64), np.empty(BLOCK, dtype=np.int32)
     total = np.empty(23)
     at = 0
     worst_slot, least_worst = 0, 0.0
@@ -286,10 +320,9 @@ def rows(
             d, v = log_ratio[at : at + n], u[at : at + n]
             xs, mid, mid_excess = x[:n], at_middle[:n], excess_middle[:n]
             r, e, p, m, m_less_1 = ratio[:n], excess[:n], log_pi[:n], mu[:n], mu_less_1[:n]
-            farthest = cells_of(
-                d, bits[at : at + n], cuts, cuts_below, middle, exp_middle, expm1_middle,
-                cell[at : at + n], xs, mid, mid_excess,
-            )  # fmt: skip
+            fine_bins(bits[at : at + n], fine[:n])
+            cells_of(d, fine[:n], first_cell, cuts, cell[at : at + n])
+            farthest = look_up(d, cell[at : at + n], middle, xs, mid, mid_excess)
             from_midpoints(xs, mid, mid_excess, v, r, e)
             if farthest >= SMALL:
                 far_from_midpoints(d, xs, mid, mid_excess, v, r, e)
@@ -332,8 +365,7 @@ def rows(
 
 @njit(BINS, **SCALAR)
 def bins(cell, u, row_order, row_ends, group_ends, cells, index, counts, sum_u, sum_u_sq, ends):
-    count = np.zeros(cells, dtype=np.int64)
-    first, second = np.zeros(cells), np.zeros(cells)
+    table = np.zeros((cells, 3))
     touched = np.empty(cells, dtype=np.int64)
     at = 0
     next_row = 0
@@ -343,16 +375,17 @@ def bins(cell, u, row_order, row_ends, group_ends, cells, index, counts, sum_u, 
             row = row_order[k]
             start = row_ends[row - 1] if row > 0 else 0
             for i in range(start, row_ends[row]):
-                place = cell[i]
-                if count[place] == 0:
+                place, v = np.uint32(cell[i]), u[i]
+                if table[place, 0] == 0.0:
                     touched[used] = place
                     used += 1
-                count[place] += 1
-                first[place] += u[i]
-                second[place] += u[i] * u[i]
+                table[place, 0] += 1.0
+                table[place, 1] += v
+                table[place, 2] += v * v
         next_row = group_ends[group]
         for place in np.sort(touched[:used]):
-            index[at], counts[at], sum_u[at], sum_u_sq[at] = place, count[place], first[place], second[place]
-            count[place], first[place], second[place] = 0, 0.0, 0.0
+            index[at], counts[at] = place, np.int64(table[place, 0])
+            sum_u[at], sum_u_sq[at] = table[place, 1], table[place, 2]
+            table[place] = 0.0
             at += 1
         ends[group] = at

@@ -63,6 +63,7 @@ __all__ = ["assemble"]
 IDENTICAL_FROM = 100
 LIBRARIES = ("numpy", "pyarrow", "safetensors", "torch")
 
+_version = cache(version)
 Array = NDArray[np.float64]
 Stages = Mapping[str, Metrics]
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class _Assembly:
         steps = [self._step_report(step) for step in self.steps]
         status = report_status(verdicts, steps)
         report = Report(
-            tool=ToolTag(version=version("rollout-audit"), libraries={name: version(name) for name in LIBRARIES}),
+            tool=ToolTag(version=_version("rollout-audit"), libraries={name: _version(name) for name in LIBRARIES}),
             created=self.created,
             inputs=self._inputs(),
             settings=self._settings(),

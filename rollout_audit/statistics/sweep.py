@@ -127,7 +127,7 @@ def unweighted(scope: Scope, rules: Sequence[Rule], tokens: Array, **figures: Ar
 
 def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
     """A weight under one nested family of sequence rules; token weights truncated at one of the plan's caps."""
-    of_row = _weights_of_rows(scope, weight)
+    of_row = scope.remember(("weights of rows", weight), lambda: _weights_of_rows(scope, weight))
     kept = scope.remember(("kept", *rules), lambda: _sequence_rules(scope, rules))
     left = scope.remember(("left", *rules), lambda: kept.fractions(scope))
     first, second = kept.along(of_row.excess), kept.along(of_row.square)
@@ -415,7 +415,8 @@ def _threshold(rule: Rule) -> float:
 
 def _running(values: Array) -> Array:
     """0, then the sum of the first, of the first two, …"""
-    sums: Array = np.concatenate([[0.0], np.cumsum(values)])
+    sums = np.zeros(len(values) + 1)
+    np.cumsum(values, out=sums[1:])
     return sums
 
 

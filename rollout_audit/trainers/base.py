@@ -104,6 +104,11 @@ def replaced_by(old: str, new: str) -> Renamed:
     return Renamed(old, f"now {new}", lambda value, settings: {new: settings.get(new, value)})
 
 
+def every(settings: Settings) -> Settings:
+    """Most trainers keep nothing else in the keys of a correction."""
+    return settings
+
+
 def no_quantiles(config: object) -> tuple[float, ...]:  # noqa: ARG001 - one signature for every trainer
     """Most trainers log no percentile."""
     return ()
@@ -147,6 +152,8 @@ class Trainer(Generic[C]):
     """levels in [0, 1] of token quantiles that `metrics` will ask `order` about"""
     renamed: tuple[Renamed, ...] = ()
     """keys of older versions"""
+    relevant: Callable[[Settings], Settings] = every
+    """the settings that say something about a correction beside the others given"""
     optional: frozenset[str] = frozenset()
     """further keys, whose absence is not the same as any value"""
     counts_masked: bool = False
@@ -159,7 +166,7 @@ class Trainer(Generic[C]):
     def settings(self, source: ConfigSource) -> tuple[Settings, tuple[str, ...]]:
         """The trainer's settings of today in `source`, and a line for each that an older key gave."""
         known = {*self.defaults, *self.optional, *(old.key for old in self.renamed)}
-        settings: Settings = read_config(source, self.section, known)
+        settings = self.relevant(read_config(source, self.section, known))
         notes = [] if settings or source in ({}, "{}") else [f"no setting of {self.name} is given: its defaults"]
         for old in self.renamed:
             if old.applies(settings):

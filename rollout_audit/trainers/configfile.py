@@ -42,11 +42,18 @@ class Section:
 
     def of(self, tree: Mapping[str, object], known: Collection[str] = ()) -> dict[str, object]:
         """The settings in `tree`, as a flat dict; `known` are the trainer's keys."""
-        parts = [part for place in (self, *self.also) if (part := place._found(tree, known)) is not None]
-        if not any(parts):
+        found = [place._found(tree, known) for place in (self, *self.also)]
+        parts = [part for part in found if part is not None]
+        if not found[0]:
             self._check_spelling(tree)
-        flat = not any(parts) and (not parts or any(key in known for key in tree))
-        return self._ours(tree, known, flat=True) if flat else {k: v for part in parts for k, v in part.items()}
+        if not any(parts) and (not parts or any(key in known for key in tree)):
+            return self._ours(tree, known, flat=True)
+        beside = {str(k): v for k, v in tree.items() if k in known} if self._is_fragment(tree, known) else {}
+        return beside | {k: v for part in parts for k, v in part.items()}
+
+    def _is_fragment(self, tree: Mapping[str, object], known: Collection[str]) -> bool:
+        """Whether nothing but settings of ours and sections stand there: flat and dotted keys beside each other."""
+        return all(key in known or isinstance(value, Mapping) for key, value in tree.items())
 
     def _check_spelling(self, tree: Mapping[str, object]) -> None:
         """Raises UsageError where a section is there under almost its name: its settings would not be looked at."""

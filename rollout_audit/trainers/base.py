@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.configfile import ConfigSource, Section, is_flags, read_config, read_named
 from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
@@ -181,6 +182,8 @@ class Trainer(Generic[C]):
         """The settings as they are spelled in `source`, and in the file that they name."""
         known = {*self.defaults, *self.optional, *(old.key for old in self.renamed), self.file_setting} - {""}
         given = dict(self.relevant(read_config(source, self.section, known)))
+        for key in (key for key in given if key not in known):
+            raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
         notes = [] if given or source in ({}, "{}") else [f"no setting of {self.name} is given: its defaults"]
         if given and self.by_flags and is_flags(source):
             given = {**self.by_flags, **given}

@@ -57,10 +57,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         f"{a.value}_prob_diff": (Rule(Statistic.PROB_DIFF, a, -0.2, 0.2),)
         for a in (Aggregation.TOKEN, Aggregation.SEQ_SUM, Aggregation.SEQ_MEAN, Aggregation.SEGMENT_MEAN)
     },
-    "token_prob_diff by the sign of A": (
-        Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, None, 0.2, sign=Sign.POSITIVE),
-        Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -0.2, None, sign=Sign.NOT_POSITIVE),
-    ),
+    **{
+        f"token_{s.value} by the sign of A": (
+            Rule(s, Aggregation.TOKEN, None, 0.2, sign=Sign.POSITIVE),
+            Rule(s, Aggregation.TOKEN, -0.2, None, sign=Sign.NOT_POSITIVE),
+        )
+        for s in (Statistic.PROB_DIFF, Statistic.BINARY_KL)
+    },
     "seq_mean_k1 where A < 0": (Rule(Statistic.K1, Aggregation.SEQ_MEAN, None, 0.1, sign=Sign.NEGATIVE),),
     "seq_mean_k1 where mean A < 0": (Rule(Statistic.K1, Aggregation.SEQ_MEAN, None, 0.1, sign=Sign.NEGATIVE_MEAN),),
     "seq_mean_ratio_distance where d·A > 0": (

@@ -161,7 +161,7 @@ def rules(draw: st.DrawFn) -> Rule:
 
 @st.composite
 def bounds(draw: st.DrawFn, statistic: Statistic) -> tuple[float | None, float]:
-    if statistic in (Statistic.K1, Statistic.PROB_DIFF):
+    if statistic in (Statistic.K1, Statistic.PROB_DIFF, Statistic.BINARY_KL):
         return -draw(st.floats(0, 1)), draw(st.floats(0, 1))
     if statistic is Statistic.RATIO:
         return draw(st.floats(0.1, 1)), draw(st.floats(1, 9))

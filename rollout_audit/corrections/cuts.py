@@ -101,7 +101,7 @@ def is_interval(rule: Rule) -> bool:
     return has_interval(rule) and rule.sign is Sign.ANY
 
 
-NOT_IN_ROWS = (Statistic.K3_REVERSE, Statistic.RATIO_DISTANCE)
+NOT_IN_ROWS = (Statistic.K3_REVERSE, Statistic.BINARY_KL, Statistic.RATIO_DISTANCE)
 """Statistics of which a row keeps neither sum nor extreme"""
 
 
@@ -134,7 +134,7 @@ def _statistic_interval(rule: Rule) -> Interval:
             low = -math.inf if rule.upper is None else -rule.upper
             high = math.inf if rule.lower is None else -rule.lower
             return Interval(low, high)
-        case Statistic.PROB_DIFF | Statistic.RATIO_DISTANCE:
+        case Statistic.PROB_DIFF | Statistic.BINARY_KL | Statistic.RATIO_DISTANCE:
             raise ConfigError(rule.name, rule.upper, "is no interval of the log-ratio")
     if rule.upper is None or (rule.lower or 0.0) > 0:
         raise ConfigError(rule.name, (rule.lower, rule.upper), "takes one upper bound")

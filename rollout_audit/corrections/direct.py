@@ -25,7 +25,7 @@ from rollout_audit.corrections.model import (
     Statistic,
     Weight,
 )
-from rollout_audit.corrections.tokens import Tokens, k3, row_max, row_mean, row_min, row_sum, spread
+from rollout_audit.corrections.tokens import Tokens, k3, row_max, row_mean, row_min, row_sum, signed_binary_kl, spread
 from rollout_audit.errors import MissingFieldError
 
 __all__ = [
@@ -249,6 +249,8 @@ def token_statistic(rule: Rule, tokens: Tokens) -> Tensor:
             return d.abs().exp()
         case Statistic.PROB_DIFF:
             return tokens.training_log_probs.expm1() - tokens.rollout_log_probs.expm1()
+        case Statistic.BINARY_KL:
+            return signed_binary_kl(tokens)
         case Statistic.RATIO_DISTANCE:
             return d.expm1().abs()
 

@@ -1,10 +1,12 @@
-"""What SkyRL, AReaL, ROLL, ms-swift and prime-rl do by default, and what they recommend.
+"""What SkyRL, AReaL, ROLL, ms-swift and prime-rl do by default and recommend, and verl's DPPO.
 
 Each correction equals what the trainer's module makes of the configuration beside it: a test holds them equal.
 Sources: reference/trainers.md, section of each trainer; M2PO's threshold from its paper (arXiv 2510.01161).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from rollout_audit.corrections.model import (
     Aggregation,
@@ -28,6 +30,7 @@ AREAL, AREAL_DOCS = "areal 2026-05", "areal 2026-05, M2PO"
 ROLL = "roll 2026-08"
 SWIFT, SWIFT_DOCS = "ms-swift 2026-08", "ms-swift 2026-08, documented"
 PRIME = "prime-rl 2026-08"
+VERL_RECIPE = "verl 2026-08, recipe of DPPO"
 
 IN_SKYRL = ("trainer", "algorithm", "off_policy_correction")
 IN_AREAL, IN_ROLL, IN_PRIME = ("actor",), ("train_infer_correction",), ("trainer", "loss")
@@ -67,10 +70,29 @@ OPSM = Correction(
     rules=(Rule(Statistic.K1, Aggregation.SEQ_MEAN, None, 0.5, clamp=None, sign=Sign.NEGATIVE_MEAN),),
     denominator=Denominator.REMAINING,
 )
-DPPO = _prime(
-    Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, None, 0.2, sign=Sign.POSITIVE),
-    Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -0.2, None, sign=Sign.NOT_POSITIVE),
-)
+
+
+def _by_sign(statistic: Statistic, limit: float) -> tuple[Rule, Rule]:
+    """Bounded on the side to which the advantage pushes."""
+    high = Rule(statistic, Aggregation.TOKEN, None, limit, sign=Sign.POSITIVE)
+    return high, Rule(statistic, Aggregation.TOKEN, -limit, None, sign=Sign.NOT_POSITIVE)
+
+
+DPPO = _prime(*_by_sign(Statistic.PROB_DIFF, 0.2))
+
+
+def _verl_dppo(statistic: Statistic, limit: float) -> Correction:
+    weight = Weight(Level.TOKEN, Bound.TRUNCATE, upper=1e4)
+    return replace(_prime(*_by_sign(statistic, limit)), weight=weight)
+
+
+def _verl_dppo_keys(mode: str, limit: float) -> dict[str, object]:
+    clips = {"clip_ratio_low": limit, "clip_ratio_high": limit, "clip_ratio_c": 1e4}
+    return {
+        "algorithm": {"rollout_correction": {"bypass_mode": True}},
+        "actor_rollout_ref": {"actor": {**clips, "policy_loss": {"loss_mode": mode}}},
+    }
+
 
 MASKS: tuple[Preset, ...] = (
     Preset("skyrl_default", NOTHING, SKYRL, "No correction: what SkyRL does unless asked.", None,
@@ -96,10 +118,11 @@ MASKS: tuple[Preset, ...] = (
            {"rejection_sampling": None}, IN_AREAL),
     Preset("areal_token_mask", AREAL_MASK, AREAL,
            "Raw token weights, tokens above 5 rejected: rejection_sampling with its own defaults.", TOKEN_CAP,
-           {"rejection_sampling": {"level": "token", "action": "mask", "metric": "ratio", "upper": 5.0}}, IN_AREAL),
+           {"use_decoupled_loss": True,
+            "rejection_sampling": {"level": "token", "action": "mask", "metric": "ratio", "upper": 5.0}}, IN_AREAL),
     Preset("areal_m2po", M2PO, AREAL_DOCS,
            "Drops the largest log-ratios of a batch until the mean of d² is small: keeps most of a stale batch.",
-           "m2_threshold 0.04", {"m2_threshold": 0.04}, IN_AREAL),
+           "m2_threshold 0.04", {"use_decoupled_loss": True, "m2_threshold": 0.04}, IN_AREAL),
     Preset("roll_default", NOTHING, ROLL, "No correction: what ROLL does unless asked.", None,
            {"is_weight": {"enabled": False}}, IN_ROLL),
     Preset("roll_is_weight", _weighted(Weight(Level.TOKEN, Bound.TRUNCATE, upper=1.2, clamp=None)), ROLL,
@@ -125,4 +148,10 @@ MASKS: tuple[Preset, ...] = (
     Preset("prime_rl_ipo", _prime(Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -0.1, 0.1)), PRIME,
            "Raw token weights; tokens whose probability moved by 0.1 either way are dropped.", "0.1",
            {"type": "ipo"}, IN_PRIME),
+    Preset("bypass_dppo_tv", _verl_dppo(Statistic.PROB_DIFF, 0.15), VERL_RECIPE,
+           "Token weights; tokens whose probability moved by 0.15 the way the advantage pushes are dropped.",
+           "0.15", _verl_dppo_keys("dppo_tv", 0.15)),
+    Preset("bypass_dppo_kl", _verl_dppo(Statistic.BINARY_KL, 0.05), VERL_RECIPE,
+           "Token weights; tokens past a divergence of 0.05 on the side to which the advantage pushes are dropped.",
+           "0.05", _verl_dppo_keys("dppo_kl", 0.05)),
 )  # fmt: skip

@@ -74,6 +74,8 @@ class Statistic(StrEnum):
     """exp |d|: NeMo-RL's multiplicative error"""
     PROB_DIFF = "prob_diff"
     """π − μ, in probability"""
+    BINARY_KL = "binary_kl"
+    """KL of "this token or another" from μ to π, with the sign of d (`tokens.signed_binary_kl`)"""
     RATIO_DISTANCE = "ratio_distance"
     """|exp d − 1|: twice the total variation, on average over samples of μ"""
 

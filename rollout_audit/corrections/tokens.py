@@ -13,11 +13,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from rollout_audit.corrections.model import Rule
 
-__all__ = ["SERIES_BELOW", "Tokens", "k3", "row_max", "row_mean", "row_min", "row_sum", "spread"]
+__all__ = ["SERIES_BELOW", "Tokens", "k3", "row_max", "row_mean", "row_min", "row_sum", "signed_binary_kl", "spread"]
 
 
 SERIES_BELOW = 2.0**-20
 """|d| below which two terms of the series of k3 are exact in float64"""
+OF_THE_REST = 1e-8
+"""What verl adds to the probability of every other token before it takes the logarithm"""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ def k3(log_ratio: Tensor) -> Tensor:
     """expm1(d) − d, by its series where the difference would lose its digits; never negative."""
     d = log_ratio
     return torch.where(d.abs() < SERIES_BELOW, d.square() * (0.5 + d / 6.0), d.expm1() - d)
+
+
+def signed_binary_kl(tokens: Tokens) -> Tensor:
+    """[tokens] sign(d) · [μ log(μ/π) + (1 − μ) log((1 − μ + 1e-8)/(1 − π + 1e-8))]: finite where π is 1."""
+    mu, d = tokens.rollout_log_probs.exp(), tokens.log_ratio
+    not_mu, not_pi = -tokens.rollout_log_probs.expm1(), -tokens.training_log_probs.expm1()
+    return d.sign() * (not_mu * ((not_mu + OF_THE_REST) / (not_pi + OF_THE_REST)).log() - mu * d)
 
 
 def row_sum(values: Tensor, lengths: Tensor) -> Tensor:

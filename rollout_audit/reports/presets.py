@@ -68,13 +68,15 @@ def preset_record(preset: Preset) -> dict[str, object]:
 
 
 def to_yaml(preset: Preset) -> str:
-    """The trainer's own keys where it looks for them. Scalars as in JSON: a bare band, 0.5_2, reads as 0.52."""
-    lines: dict[str, None] = {}
+    """The trainer's own keys where it looks for them."""
+    tree: dict[str, Any] = {}
     for dotted, value in preset.config.items():
         *parents, key = (*preset.section, *dotted.split("."))
-        lines |= dict.fromkeys(f"{'  ' * depth}{parent}:" for depth, parent in enumerate(parents))
-        lines[f"{'  ' * len(parents)}{key}: {json.dumps(value)}"] = None
-    return "\n".join(lines)
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[key] = value
+    return pasted(tree, "yaml")
 
 
 def _blocks(preset: Preset) -> Iterator[Block]:

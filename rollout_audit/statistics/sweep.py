@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import token_interval, weight_interval
+from rollout_audit.corrections.cuts import has_interval, token_interval, weight_interval
 from rollout_audit.corrections.direct import bounded_weight
 from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.statistics.population import Population
@@ -162,7 +162,7 @@ def kept_divergence(scope: Scope, rules: Sequence[Rule]) -> float:
             keeps = np.logical_and.reduce([np.ones(scope.sequences, dtype=bool), *map(scope.row_keeps, rules)])
             return float(scope.rows["sum_k3"][keeps].sum() / scope.rows["valid_tokens"][keeps].sum())
         (rule, *others) = rules
-        if others or rule.aggregation is not Aggregation.TOKEN or rule.statistic is Statistic.PROB_DIFF:
+        if others or not has_interval(rule):
             return math.nan
         return float(_divergence_within(scope, [rule])[0])
 

@@ -6,7 +6,7 @@ Source: reference/trainers.md 9 (areal/utils/functional/functional.py, trainer/p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +26,7 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
@@ -47,7 +47,16 @@ REJECTION: dict[str, object] = {
     "lower": None,
 }
 DEFAULTS: dict[str, object] = {"rejection_sampling": None, "m2_threshold": None}
-REMOVED = ("behave_imp_weight_cap", "behave_imp_weight_mode")
+DECOUPLED = "use_decoupled_loss"
+CAP, WEIGHT_MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
+OLD_MODES: dict[str | None, dict[str, object] | None] = {
+    "disabled": None,
+    "token_mask": {"level": "token", "action": "mask"},
+    "token_truncate": {"level": "token", "action": "clamp"},
+    "sequence_mask": {"level": "sequence", "action": "mask"},
+    "sequence_truncate": {"level": "sequence", "action": "clamp"},
+}
+"""Of behave_imp_weight_mode; the ratio of a sequence was the geometric mean then as now"""
 LEVELS: dict[str | None, bool] = {"token": False, "sequence": True}
 ACTIONS: dict[str | None, bool] = {"mask": False, "clamp": True}
 METRICS: dict[str | None, Statistic] = {
@@ -114,8 +123,32 @@ QUIRKS = (
 )
 
 
+def _of_old_mode(value: object, settings: Mapping[str, object]) -> Mapping[str, object]:
+    """`rejection_sampling` for a mode with the cap beside it; what is given in today's keys counts."""
+    if "rejection_sampling" in settings:
+        return {}
+    old = Settings({WEIGHT_MODE: value}).choice(WEIGHT_MODE, OLD_MODES)
+    if old is None:
+        return {"rejection_sampling": None}
+    cap = settings.get(CAP, REJECTION["upper"])
+    if cap is None:
+        raise ConfigError(CAP, None, "was a raw ratio without a bound; rejection_sampling wants a number for upper")
+    return {"rejection_sampling": {**old, "metric": "ratio", "upper": cap}}
+
+
+def _of_old_cap(value: object, settings: Mapping[str, object]) -> Mapping[str, object]:
+    return _of_old_mode("token_mask", {CAP: value, **settings})
+
+
+RENAMED = (
+    Renamed(WEIGHT_MODE, "removed; now level and action of rejection_sampling, translated", _of_old_mode),
+    Renamed(CAP, "removed; now upper of rejection_sampling with metric ratio, translated", _of_old_cap),
+)
+"""In this order: the cap alone had the mode token_mask"""
+
+
 def _rejection(**keys: object) -> dict[str, object]:
-    return {f"rejection_sampling.{key}": value for key, value in keys.items()}
+    return {DECOUPLED: True, **{f"rejection_sampling.{key}": value for key, value in keys.items()}}
 
 
 def _tests(level: str, agg: str, own: Aggregation) -> Axis:
@@ -145,7 +178,7 @@ OPTIONS: Options = (
             *_tests("token", "mean", Aggregation.TOKEN),
             *(test for agg, own in AGGREGATIONS.items() for test in _tests("sequence", str(agg), own)),
         ),
-        ({}, {"m2_threshold": rule_bound(Statistic.K2, Aggregation.BATCH_MEAN, scale=2.0)}),
+        ({}, {DECOUPLED: True, "m2_threshold": rule_bound(Statistic.K2, Aggregation.BATCH_MEAN, scale=2.0)}),
     ),
 )
 COUNTERPARTS = {
@@ -173,6 +206,7 @@ class ArealConfig:
 
     rejection: Rejection | None
     m2_threshold: float | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def m2_rules(self) -> tuple[Rule, ...]:
@@ -187,19 +221,28 @@ def parse(raw: Mapping[str, object]) -> ArealConfig:
 
     ConfigError: what RejectionSamplingConfig refuses, removed keys, bounds that no value can meet.
     """
-    for key in REMOVED:
-        if key in raw:
-            raise ConfigError(key, raw[key], "removed from AReaL; use rejection_sampling")
     flat = {key: value for key, value in raw.items() if key in REJECTION}
-    settings = Settings.read({key: value for key, value in raw.items() if key not in flat}, DEFAULTS)
+    own = {key: value for key, value in raw.items() if key not in flat}
+    settings = Settings.read(own, {**DEFAULTS, DECOUPLED: True})
     nested = settings.values["rejection_sampling"]
     if nested is not None and not isinstance(nested, Mapping):
         raise ConfigError("rejection_sampling", nested, f"expected settings: {', '.join(REJECTION)}")
     listed = nested is not None or bool(flat)
-    return ArealConfig(
+    config = ArealConfig(
         rejection=_parsed(Settings.read({**(nested or {}), **flat}, REJECTION)) if listed else None,
         m2_threshold=settings.optional_positive("m2_threshold"),
     )
+    return _decoupled(config, applies=settings.flag(DECOUPLED), given=DECOUPLED in raw)
+
+
+def _decoupled(config: ArealConfig, *, applies: bool, given: bool) -> ArealConfig:
+    """Without the decoupled loss both policies are one: nothing is weighed, nothing masked."""
+    set_up = config.rejection is not None or config.m2_threshold is not None
+    if not applies:
+        idle = f"{DECOUPLED} = False: rejection_sampling and m2_threshold do nothing without it"
+        return ArealConfig(rejection=None, m2_threshold=None, remarks=(idle,) if set_up else ())
+    assumed = f"{DECOUPLED}: not given and false by default, where nothing is weighed; read as if it were true"
+    return replace(config, remarks=(assumed,) if set_up and not given else ())
 
 
 def _parsed(settings: Settings) -> Rejection:
@@ -277,7 +320,10 @@ def _tests_another_ratio(rejection: Rejection) -> bool:
 
 def warnings(config: ArealConfig) -> tuple[str, ...]:
     """A clamp that tests one ratio and clamps another, weights without a bound."""
-    rejection = config.rejection
+    return (*_of_rejection(config.rejection), *config.remarks)
+
+
+def _of_rejection(rejection: Rejection | None) -> tuple[str, ...]:
     if rejection is None:
         return ()
     if rejection.clamps and rejection.sequence and rejection.aggregation is not Aggregation.SEQ_MEAN:
@@ -352,7 +398,8 @@ TRAINER: Trainer[ArealConfig] = Trainer(
     warnings=warnings,
     row_columns=row_columns,
     metrics=metrics,
-    optional=frozenset((*REJECTION, *REMOVED)),
+    optional=frozenset((*REJECTION, DECOUPLED)),
+    renamed=RENAMED,
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.configfile import ConfigSource, Section, read_config
+from rollout_audit.trainers.configfile import ConfigSource, Section, is_flags, read_config, read_named
 from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ def replaced_by(old: str, new: str) -> Renamed:
     return Renamed(old, f"now {new}", lambda value, settings: {new: settings.get(new, value)})
 
 
+def every(settings: Settings) -> Settings:
+    """Most trainers keep nothing else in the keys of a correction."""
+    return settings
+
+
 def no_quantiles(config: object) -> tuple[float, ...]:  # noqa: ARG001 - one signature for every trainer
     """Most trainers log no percentile."""
     return ()
@@ -141,12 +147,18 @@ class Trainer(Generic[C]):
     """how the settings are pasted"""
     file_keys: frozenset[str] = frozenset()
     """keys that no flag gives: with one of them all settings stand in a YAML file"""
+    by_flags: Settings = field(default_factory=dict)
+    """settings that hold on a command line which does not give them"""
+    file_setting: str = ""
+    """the setting that names a file of further settings, which overrule the command line"""
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """keys that stand in another section than the others → the path of that"""
     quantiles: Callable[[C], tuple[float, ...]] = no_quantiles
     """levels in [0, 1] of token quantiles that `metrics` will ask `order` about"""
     renamed: tuple[Renamed, ...] = ()
     """keys of older versions"""
+    relevant: Callable[[Settings], Settings] = every
+    """the settings that say something about a correction beside the others given"""
     optional: frozenset[str] = frozenset()
     """further keys, whose absence is not the same as any value"""
     counts_masked: bool = False
@@ -158,15 +170,30 @@ class Trainer(Generic[C]):
 
     def settings(self, source: ConfigSource) -> tuple[Settings, tuple[str, ...]]:
         """The trainer's settings of today in `source`, and a line for each that an older key gave."""
-        known = {*self.defaults, *self.optional, *(old.key for old in self.renamed)}
-        settings: Settings = read_config(source, self.section, known)
-        notes = [] if settings or source in ({}, "{}") else [f"no setting of {self.name} is given: its defaults"]
+        settings, notes = self._read(source)
         for old in self.renamed:
             if old.applies(settings):
                 rest = {key: value for key, value in settings.items() if key != old.key}
                 notes.append(f"{old.key} = {settings[old.key]!r}: {old.now}")
                 settings = {**rest, **old.translate(settings[old.key], rest)}
         return settings, tuple(notes)
+
+    def _read(self, source: ConfigSource) -> tuple[Settings, list[str]]:
+        """The settings as they are spelled in `source`, and in the file that they name."""
+        known = {*self.defaults, *self.optional, *(old.key for old in self.renamed), self.file_setting} - {""}
+        given = dict(self.relevant(read_config(source, self.section, known)))
+        for key in (key for key in given if key not in known):
+            raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
+        notes = [] if given or source in ({}, "{}") else [f"no setting of {self.name} is given: its defaults"]
+        if given and self.by_flags and is_flags(source):
+            given = {**self.by_flags, **given}
+        named = given.pop(self.file_setting, None)
+        if named is None:
+            return given, notes
+        further = read_named(named, source)
+        if further is None:
+            notes.append(f"{self.file_setting} = {named!r}: no such file here, its settings are taken for the defaults")
+        return given | self.section.of(further or {}, known), notes
 
     def express(self, wanted: Correction) -> Expression | Unexpressible:
         """The settings that this trainer reads as the correction, or the nearest and what is different about it."""

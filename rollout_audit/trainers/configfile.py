@@ -22,7 +22,7 @@ import yaml
 
 from rollout_audit.errors import UsageError
 
-__all__ = ["ConfigSource", "Section", "read_config"]
+__all__ = ["ConfigSource", "Section", "is_flags", "read_config", "read_named"]
 
 ConfigSource: TypeAlias = Mapping[str, object] | str | PathLike[str]
 
@@ -36,17 +36,24 @@ class Section:
     """
 
     path: tuple[str, ...] = ()
-    prefix: str = ""
+    prefix: str | tuple[str, ...] = ""
     shared: bool = False
     also: tuple[Section, ...] = ()
 
     def of(self, tree: Mapping[str, object], known: Collection[str] = ()) -> dict[str, object]:
         """The settings in `tree`, as a flat dict; `known` are the trainer's keys."""
-        parts = [part for place in (self, *self.also) if (part := place._found(tree, known)) is not None]
-        if not any(parts):
+        found = [place._found(tree, known) for place in (self, *self.also)]
+        parts = [part for part in found if part is not None]
+        if not found[0]:
             self._check_spelling(tree)
-        flat = not any(parts) and (not parts or any(key in known for key in tree))
-        return self._ours(tree, known, flat=True) if flat else {k: v for part in parts for k, v in part.items()}
+        if not any(parts) and (not parts or any(key in known for key in tree)):
+            return self._ours(tree, known, flat=True)
+        beside = {str(k): v for k, v in tree.items() if k in known} if self._is_fragment(tree, known) else {}
+        return beside | {k: v for part in parts for k, v in part.items()}
+
+    def _is_fragment(self, tree: Mapping[str, object], known: Collection[str]) -> bool:
+        """Whether nothing but settings of ours and sections stand there: flat and dotted keys beside each other."""
+        return all(key in known or isinstance(value, Mapping) for key, value in tree.items())
 
     def _check_spelling(self, tree: Mapping[str, object]) -> None:
         """Raises UsageError where a section is there under almost its name: its settings would not be looked at."""
@@ -80,7 +87,7 @@ NEAR = 0.85
 """Likeness at which an unknown key beside other settings counts as a misspelt one of ours"""
 
 
-def _is_ours(key: str, prefix: str, known: Collection[str]) -> bool:
+def _is_ours(key: str, prefix: str | tuple[str, ...], known: Collection[str]) -> bool:
     if key in known or (prefix and key.startswith(prefix)):
         return True
     return bool(get_close_matches(key, list(known), n=1, cutoff=NEAR))
@@ -109,6 +116,27 @@ def read_config(source: ConfigSource, section: Section = Section(), known: Colle
         UsageError: no such file, or text that cannot be read.
     """
     return section.of(_nest(_load(source)), known)
+
+
+def is_flags(source: ConfigSource) -> bool:
+    """Whether the settings are those of a command line, pasted or in a script."""
+    if isinstance(source, Mapping):
+        return False
+    text = fspath(source)
+    if isinstance(source, str) and _are_flags(text):
+        return True
+    try:
+        return Path(text).suffix.lower() in SCRIPTS or _are_flags(Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no file: other text
+        return False
+
+
+def read_named(name: object, source: ConfigSource) -> Mapping[str, object] | None:
+    """The settings of a file that a setting names, looked for as it is and beside `source`; None where it is not."""
+    beside = [] if isinstance(source, Mapping) else [Path(fspath(source)).parent]
+    places = [Path(str(name)), *(folder / part for folder in beside for part in (str(name), Path(str(name)).name))]
+    found = next((path for path in places if path.is_file()), None)
+    return None if found is None else _nest(_load(found))
 
 
 def _load(source: ConfigSource) -> Mapping[str, object]:
@@ -188,20 +216,69 @@ def _fragments(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _flags(text: str) -> dict[str, object]:
-    """`--key value`, `--key=value`, `--key` (true) and `--key 0.5 5.0` (a list) of a command line or shell script.
+    """`--key value`, `--key=value`, `--key` (true) and `--key 0.5 5.0` (a list) of a command line or script.
 
-    Of a script also hydra's `section.key=value`.
+    Of a script also hydra's `section.key=value`; variables that are set once stand for their values.
     """
     settings: dict[str, object] = {}
-    for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
+    for line in _filled_in(text.replace("\\\n", " ")).splitlines():
+        words = list(_words(line))
         settings |= {pair["key"]: _scalar(pair["value"]) for word in words if (pair := PAIR.match(word))}
         for flag in FLAG.finditer(" ".join(words)):
             values = [
-                _scalar(word) for word in flag["values"].lstrip("=").split() if word.strip("()") and word[0] != "$"
+                _scalar(word)
+                for word in flag["values"].lstrip("=").split()
+                if word.strip("()") and not UNKNOWN.fullmatch(word)
             ]
             settings[flag["key"].replace("-", "_")] = _one_or_list(values)
     return settings
+
+
+ASSIGNED = re.compile(
+    r"^\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"'(]+)\s*(?:#.*)?$", re.M
+)
+VARIABLE = re.compile(r"\$(?:\{(?P<name>[A-Za-z_]\w*)(?::?-(?P<default>[^{}]*))?\}|(?P<bare>[A-Za-z_]\w*))")
+"""Of a shell"""
+DEEPEST = 3
+"""Variables that are set to other variables"""
+PIECE = re.compile(r"\s+(?=--|\+*[a-z][a-z0-9_]*(?:\.\w+)+=)")
+"""Between settings inside one quoted string"""
+BEFORE = re.compile(r"^(?:\w+\+?=\(?|[fr]{1,2})?\s*(?=--|\+*[a-z][a-z0-9_]*(?:\.\w+)+=)")
+"""The name of a variable that such a string is given to, the f of Python"""
+UNKNOWN = re.compile(r"\$[\w{}\[\]@*]+")
+"""A variable that has no value here, by itself"""
+
+
+def _filled_in(text: str) -> str:
+    """The text with every shell variable that has one value replaced by it; one set twice may be of a branch."""
+    given: dict[str, set[str]] = {}
+    for line in ASSIGNED.finditer(text):
+        value = line["value"].strip("\"'")
+        own = VARIABLE.fullmatch(value)
+        if own and own["name"] == line["name"]:  # X=${X:-0.2}
+            value = own["default"] or ""
+        given.setdefault(line["name"], set()).add(value)
+    values = {name: found.pop() for name, found in given.items() if len(found) == 1}
+    for _ in range(DEEPEST):
+        text = VARIABLE.sub(lambda use: _value_of(use, values, set(given)), text)
+    return text
+
+
+def _value_of(use: re.Match[str], values: Mapping[str, str], given: set[str]) -> str:
+    name = use["name"] or use["bare"]
+    default = None if name in given else use["default"]
+    value = values.get(name, default)
+    return use.group() if value is None else value.strip("\"'")
+
+
+def _words(line: str) -> Iterator[str]:
+    """The words of a line, with the settings inside quoted strings apart."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:  # a quoted string that goes on in the next line
+        words = re.sub(r"(?:^|\s)#.*$|[\"']", " ", line).split()
+    for word in words:
+        yield from (BEFORE.sub("", piece) for piece in PIECE.split(word))
 
 
 def _one_or_list(values: list[object]) -> object:
@@ -247,4 +324,5 @@ def _toml(text: str) -> object:
     return tomllib.loads(UNDERSCORED.sub(r'\1"\2"', text))
 
 
-LOADERS: dict[str, Callable[[str], object]] = {".json": json.loads, ".toml": _toml, ".sh": _flags}
+SCRIPTS = (".sh", ".py")
+LOADERS: dict[str, Callable[[str], object]] = {".json": json.loads, ".toml": _toml, ".sh": _flags, ".py": _flags}

@@ -5,6 +5,7 @@ Source: reference/trainers.md 4 (src/prime_rl/trainer/rl/loss.py), conformance/M
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import numpy as np
 from rollout_audit.corrections.direct import kept_tokens, rule_keeps
 from rollout_audit.corrections.model import (
     Aggregation,
+    Bound,
     Correction,
     Denominator,
     Level,
@@ -27,7 +29,7 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, k3, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.columns import counted, described
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_bound
@@ -50,6 +52,31 @@ DEFAULTS: dict[str, object] = {
 }
 TYPES: dict[str | None, bool] = {"default": True, "ipo": False}
 """whether the mask looks at the sign of the advantage"""
+BY_RATIO: dict[str, object] = {
+    "ratio_type": "token",
+    "token_mask_low": 0.125,
+    "token_mask_high": 8.0,
+    "geo_mask_low": 0.1,
+    "geo_mask_high": 10.0,
+    "sequence_mask_low": 0.0,
+    "sequence_mask_high": 100.0,
+    "sequence_clip_high": 10.0,
+}
+"""December 2025 to March 2026: tokens and responses masked by their ratios"""
+BY_DIFFERENCE: dict[str, object] = {"ipo_mask_low": 0.2, "ipo_mask_high": 0.2}
+"""March 2026: as today, whatever the advantage"""
+TEACHER = "teacher_tau"
+TODAY = ("dppo_mask_low", "dppo_mask_high", "ipo_threshold")
+REPLACED = {
+    "from before March 2026, when masks went by ratios; now dppo_mask_low and dppo_mask_high, on differences of "
+    "probability": BY_RATIO,
+    "from March 2026, when the sign of the advantage did not count; now dppo_mask_low and dppo_mask_high, or "
+    "ipo_threshold with type ipo": BY_DIFFERENCE,
+}
+LARGEST_SUM = 10.0
+"""What the summed log-ratio of a response was clamped to from above"""
+
+RAW = Weight(Level.TOKEN, clamp=None)
 
 QUIRKS = (
     Quirk(
@@ -113,10 +140,16 @@ class PrimeRlConfig:
     signed: bool
     low: float
     high: float
+    older: tuple[Rule, ...] = ()
+    """the masks of an older version"""
+    weight: Weight = RAW
+    remarks: tuple[str, ...] = ()
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The mask by probability difference; the high side first."""
+        if self.older:
+            return self.older
         if not self.signed:
             return (Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -self.low, self.high),)
         high = Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, None, self.high, sign=Sign.POSITIVE)
@@ -126,14 +159,62 @@ class PrimeRlConfig:
 
 def parse(raw: Mapping[str, object]) -> PrimeRlConfig:
     """Flat settings → configuration (ConfigError: a threshold below 0, an unknown type; `custom` is no data)."""
-    settings = Settings.read(raw, DEFAULTS)
+    settings = Settings.read(raw, {**DEFAULTS, **BY_RATIO, **BY_DIFFERENCE, TEACHER: 0.0})
     signed = settings.choice("type", TYPES)
-    for key in ("adv_tau", "kl_tau"):
+    for key in ("adv_tau", "kl_tau", TEACHER):
         _not_negative(settings, key)
+    if older := _older(raw, settings):
+        return older
     if not signed:
         threshold = _not_negative(settings, "ipo_threshold")
         return PrimeRlConfig(signed, threshold, threshold)
     return PrimeRlConfig(signed, _not_negative(settings, "dppo_mask_low"), _not_negative(settings, "dppo_mask_high"))
+
+
+def _older(raw: Mapping[str, object], settings: Settings) -> PrimeRlConfig | None:
+    """The masks of the version that the keys are of, with their defaults of that time."""
+    found = [(now, keys) for now, keys in REPLACED.items() if keys.keys() & raw.keys()]
+    if not found:
+        return None
+    (now, keys), *others = found
+    given = sorted(keys.keys() & raw.keys())
+    later = [key for _, other in others for key in other if key in raw] + [key for key in TODAY if key in raw]
+    if later:
+        raise ConfigError(given[0], raw[given[0]], f"of another version than {later[0]}; give the keys of one of them")
+    weight, rules = _by_ratio(settings) if keys is BY_RATIO else (RAW, _by_difference(settings))
+    remark = f"{', '.join(given)}: {now}; read as they were, under the names that are logged today"
+    return PrimeRlConfig(signed=False, low=0.0, high=0.0, older=rules, weight=weight, remarks=(remark,))
+
+
+def _by_difference(settings: Settings) -> tuple[Rule, ...]:
+    low, high = (_not_negative(settings, key) for key in BY_DIFFERENCE)
+    return (Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -low, high),)
+
+
+def _by_ratio(settings: Settings) -> tuple[Weight, tuple[Rule, ...]]:
+    """The weight, and the ratios of a token, of the geometric mean and of every token that are kept."""
+    places = {
+        "token": (Aggregation.TOKEN, Aggregation.TOKEN),
+        "geo": (Aggregation.SEQ_MEAN, Aggregation.SEQ_MEAN),
+        "sequence": (Aggregation.SEQ_MIN, Aggregation.SEQ_MAX),
+    }
+    rules = [rule for place, ends in places.items() for rule in _outside(settings, f"{place}_mask", *ends)]
+    cap = min(settings.positive("sequence_clip_high"), math.exp(LARGEST_SUM))
+    weights: dict[str | None, Weight] = {
+        "token": RAW,
+        "sequence": Weight(Level.SEQUENCE, Bound.TRUNCATE, upper=cap, clamp=None),
+    }
+    return settings.choice("ratio_type", weights), tuple(rules)
+
+
+def _outside(settings: Settings, mask: str, least: Aggregation, greatest: Aggregation) -> list[Rule]:
+    low, high = _not_negative(settings, f"{mask}_low"), _not_negative(settings, f"{mask}_high")
+    if low >= high:
+        raise ConfigError(f"{mask}_low", settings.values[f"{mask}_low"], f"not below {mask}_high = {high:.12g}")
+    if least is greatest:
+        return [Rule(Statistic.RATIO, least, low or None, high, clamp=None)]
+    floor = [Rule(Statistic.RATIO, least, low, None, clamp=None)] if low else []
+    return [*floor, Rule(Statistic.RATIO, greatest, None, high, clamp=None)]
 
 
 def _not_negative(settings: Settings, key: str) -> float:
@@ -146,7 +227,7 @@ def _not_negative(settings: Settings, key: str) -> float:
 def correction(config: PrimeRlConfig) -> Correction:
     """What the configuration does, in the tool's vocabulary: the ratio itself as the weight, and the mask."""
     return Correction(
-        weight=Weight(Level.TOKEN, clamp=None),
+        weight=config.weight,
         rules=config.rules,
         denominator=Denominator.ORIGINAL,
         mode=Mode.BYPASS,
@@ -155,7 +236,9 @@ def correction(config: PrimeRlConfig) -> Correction:
 
 
 def warnings(config: PrimeRlConfig) -> tuple[str, ...]:
-    """Thresholds that no difference of probabilities can reach."""
+    """Thresholds that no difference of probabilities can reach, keys of older versions."""
+    if config.older:
+        return config.remarks
     signed = {"dppo_mask_high": config.high, "dppo_mask_low": config.low}
     named = signed if config.signed else {"ipo_threshold": config.high}
     reason = "no two probabilities differ by so much"
@@ -256,5 +339,11 @@ TRAINER: Trainer[PrimeRlConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
+    optional=frozenset((*BY_RATIO, *BY_DIFFERENCE, TEACHER)),
+    renamed=(
+        replaced_by("sequence_mask_ratio_low", "sequence_mask_low"),
+        replaced_by("sequence_mask_ratio_high", "sequence_mask_high"),
+        replaced_by("ref_tau", TEACHER),
+    ),
     syntax="toml",
 )

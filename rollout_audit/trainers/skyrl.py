@@ -28,7 +28,7 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted, described, positions
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
@@ -55,6 +55,28 @@ DEFAULTS: dict[str, object] = {
     "token_mask_is_threshold_low": None,
     "token_mask_is_threshold_high": None,
 }
+LOSS = "policy_loss_type"
+OUTSIDE = "; not in the correction that is weighed"
+LOSSES: dict[str | None, str] = {
+    **dict.fromkeys(("regular", "dual_clip", "gspo", "sapo"), ""),
+    "rollout_is": f"weighs tokens by the current policy's ratio to the engine, 0 at 1 ± eps_clip and beyond{OUTSIDE}",
+    "dppo": f"masks tokens by their divergence from the engine, on the side to which the advantage pushes{OUTSIDE}",
+    "cispo": f"clips the ratio of the update, or to the engine where cispo_anchor is rollout{OUTSIDE}",
+    **dict.fromkeys(
+        ("clip_cov", "kl_cov", "cross_entropy", "importance_sampling"),
+        "off_policy_correction was not seen to act on this loss",
+    ),
+}
+"""Of each policy_loss_type, what it has to do with the gap to the engine"""
+RENAMED = (
+    Renamed(
+        "tis_imp_ratio_cap",
+        "now token_tis_ratio_clip_high",
+        lambda cap, given: {"token_tis_ratio_clip_high": cap} if given.get("use_tis") else {},
+    ),
+    Renamed("use_tis", "now tis_ratio_type token", lambda on, _: {"tis_ratio_type": "token"} if on else {}),
+)
+"""In this order: the cap looks whether it was in use"""
 LEVELS = {None: Level.NONE, "token": Level.TOKEN, "sequence": Level.SEQUENCE}
 MASKS: dict[str | None, tuple[str, Aggregation] | None] = {
     None: None,
@@ -152,6 +174,7 @@ class SkyRlConfig:
     """name in the metrics, and the rule"""
     lone_threshold: str | None
     """the token threshold that stands alone and does nothing"""
+    loss: str
 
     @property
     def outlier_rules(self) -> tuple[Rule, ...]:
@@ -178,7 +201,7 @@ class SkyRlConfig:
 
 def parse(raw: Mapping[str, object]) -> SkyRlConfig:
     """Flat settings → configuration (ConfigError: unknown choice, threshold that is not positive, inverted band)."""
-    settings = Settings.read(raw, DEFAULTS)
+    settings = Settings.read(raw, {**DEFAULTS, LOSS: "regular"})
     level = settings.choice("tis_ratio_type", LEVELS)
     low, high = settings.open_band("token_mask_is_threshold_low", "token_mask_is_threshold_high")
     token_mask = None if low is None or high is None else (low, high)
@@ -189,7 +212,13 @@ def parse(raw: Mapping[str, object]) -> SkyRlConfig:
         token_mask=token_mask,
         sequence_mask=_sequence_mask(settings, Over.EVERY if token_mask is None else Over.REMAINING),
         lone_threshold=None if (low is None) == (high is None) else "low" if high is None else "high",
+        loss=settings.choice(LOSS, {name: str(name) for name in LOSSES}),
     )
+
+
+def relevant(settings: Mapping[str, object]) -> Mapping[str, object]:
+    """The settings without a loss that has nothing to do with the engine."""
+    return {key: value for key, value in settings.items() if key != LOSS or LOSSES.get(str(value), "unknown")}
 
 
 def _band(settings: Settings, name: str) -> tuple[float, float]:
@@ -227,7 +256,7 @@ def _weight(config: SkyRlConfig) -> Weight:
 
 
 def warnings(config: SkyRlConfig) -> tuple[str, ...]:
-    """A token mask with one threshold, a cap below 1."""
+    """A token mask with one threshold, a cap below 1, a loss with a ratio or a mask of its own."""
     found = []
     if config.lone_threshold is not None:
         other = "high" if config.lone_threshold == "low" else "low"
@@ -236,6 +265,8 @@ def warnings(config: SkyRlConfig) -> tuple[str, ...]:
     if config.level is not Level.NONE and config.cap < 1:
         key = f"{config.level.value}_tis_ratio_clip_high"
         found.append(f"{key} = {config.cap:.12g}: a cap below 1 shrinks weights where the policies agree")
+    if LOSSES[config.loss]:
+        found.append(f"{LOSS} = {config.loss!r}: {LOSSES[config.loss]}")
     return tuple(found)
 
 
@@ -348,7 +379,9 @@ TRAINER: Trainer[SkyRlConfig] = Trainer(
     name="skyrl",
     version="2026-08",
     defaults=DEFAULTS,
-    section=Section(("trainer", "algorithm", "off_policy_correction")),
+    section=Section(
+        ("trainer", "algorithm", "off_policy_correction"), also=(Section(("trainer", "algorithm"), shared=True),)
+    ),
     parse=parse,
     correction=correction,
     warnings=warnings,
@@ -357,4 +390,8 @@ TRAINER: Trainer[SkyRlConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
+    optional=frozenset({LOSS}),
+    elsewhere={LOSS: ("trainer", "algorithm")},
+    renamed=RENAMED,
+    relevant=relevant,
 )

@@ -7,7 +7,7 @@ counts as 0. Source: reference/trainers.md 2, conformance/MORE.md (slime/backend
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Absent, Figure, Metrics
 from rollout_audit.trainers import mis
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
@@ -40,7 +40,27 @@ from rollout_audit.trainers.settings import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TRAINER", "SlimeConfig"]
+__all__ = [
+    "BY_FLAGS",
+    "CONFIG_FILE",
+    "COUNTERPARTS",
+    "DEFAULTS",
+    "FILE_KEYS",
+    "FLAGS",
+    "FUNCTION",
+    "ICEPOP",
+    "QUIRKS",
+    "RENAMED",
+    "SECTION",
+    "TRAINER",
+    "SlimeConfig",
+    "correction",
+    "figures",
+    "flags",
+    "parse",
+    "row_columns",
+    "warnings",
+]
 
 FUNCTION = "custom_tis_function_path"
 DEFAULTS: dict[str, object] = {
@@ -54,7 +74,22 @@ DEFAULTS: dict[str, object] = {
     "use_rollout_logprobs": False,
     **{key: value for key, value in mis.DEFAULTS.items() if key != "use_tis"},
 }
+FILE_KEYS = frozenset(mis.DEFAULTS) - {"use_tis"}
+"""What stands in the file of --custom-config-path alone"""
+FLAGS = frozenset(DEFAULTS) - mis.DEFAULTS.keys()
+BY_FLAGS: dict[str, object] = {FUNCTION: None}
+"""So that a lone --use-tis is told from a lone `use_tis: true` of mis.py's file"""
+CONFIG_FILE = "custom_config_path"
+SECTION = Section(shared=True, prefix=("tis_", "rs_"))
+RENAMED = (
+    Renamed(
+        "use_rollout_correction",
+        "of a README, no flag of the trainer; use_tis switches the correction on",
+        lambda _value, _settings: {},
+    ),
+)
 VANILLA, ICEPOP, MIS = "vanilla_tis_function", "icepop_function", "compute_mis_weights_with_cp"
+FUNCTIONS = {VANILLA: VANILLA, ICEPOP: ICEPOP, MIS: MIS, "compute_mis_weights_fsdp": MIS}
 BOUNDS = {VANILLA: Bound.CLIP, ICEPOP: Bound.MASK}
 ONE_POLICY = Absent("needs log_probs beside old_log_probs: without use_rollout_logprobs OPSM compares these two")
 
@@ -90,18 +125,25 @@ QUIRKS = (
 )
 
 OPSM = {"use_opsm": True, "opsm_delta": rule_bound(Statistic.K1, Aggregation.SEQ_MEAN)}
-WEIGHTS: Axis = (
-    {"use_tis": True, "tis_clip": upper, "tis_clip_low": or_else(lower, 0.0)},
-    {
-        "use_tis": True,
-        FUNCTION: f"slime.backends.megatron_utils.loss.{ICEPOP}",
-        "tis_clip": rule_upper(Aggregation.TOKEN),
-        "tis_clip_low": or_else(rule_lower(Aggregation.TOKEN), 0.0),
-    },
-)
+
+
+def flags(icepop: str) -> Options:
+    """What the flags alone can set, where `icepop` is the path of that function."""
+    weights: Axis = (
+        {"use_tis": True, "tis_clip": upper, "tis_clip_low": or_else(lower, 0.0)},
+        {
+            "use_tis": True,
+            FUNCTION: icepop,
+            "tis_clip": rule_upper(Aggregation.TOKEN),
+            "tis_clip_low": or_else(rule_lower(Aggregation.TOKEN), 0.0),
+        },
+    )
+    return ((({"use_rollout_logprobs": True}, {"use_rollout_logprobs": True, **OPSM}),), (weights,))
+
+
 OPTIONS: Options = (
-    (({}, {"use_rollout_logprobs": True}, {"use_rollout_logprobs": True, **OPSM}),),
-    (WEIGHTS,),
+    (({},),),
+    *flags(f"slime.backends.megatron_utils.loss.{ICEPOP}"),
     *((({FUNCTION: f"examples.train_infer_mismatch_helper.mis.{MIS}"},), *axes) for axes in mis.OPTIONS[1:]),
 )
 COUNTERPARTS = {
@@ -119,36 +161,49 @@ class SlimeConfig:
     mis: mis.MisConfig | None
     opsm_delta: float | None
     bypass: bool
+    remarks: tuple[str, ...] = ()
 
 
-def parse(raw: Mapping[str, object]) -> SlimeConfig:
-    """Flat settings → configuration (ConfigError where slime's own checks refuse, SPEC 3 beside them)."""
+def parse(raw: Mapping[str, object], trainer: str = "slime") -> SlimeConfig:
+    """Flat settings → configuration (ConfigError where slime's own checks refuse, SPEC 3 beside them).
+
+    Settings of mis.py alone, without a flag that says otherwise, are read as what its file holds.
+    """
     settings = Settings.read(raw, DEFAULTS)
     use_tis, bypass = settings.flag("use_tis"), settings.flag("use_rollout_logprobs")
     if use_tis and bypass:
-        raise ConfigError("use_rollout_logprobs", bypass, "slime refuses it together with use_tis")
-    function = _function(settings)
+        raise ConfigError("use_rollout_logprobs", bypass, f"{trainer} refuses it together with use_tis")
+    of_mis = sorted(FILE_KEYS & raw.keys())
+    alone = bool(of_mis) and not FLAGS & raw.keys()
+    function = MIS if alone else _function(settings, trainer)
     uses_mis = function == MIS and (use_tis or settings.flag("get_mismatch_metrics"))
     return SlimeConfig(
         weight=_weight(settings, BOUNDS[function]) if use_tis and function != MIS else None,
         mis=_mis(settings) if uses_mis else None,
         opsm_delta=settings.number("opsm_delta") if settings.flag("use_opsm") else None,
         bypass=bypass,
+        remarks=_remarks([key for key in of_mis if raw[key] != DEFAULTS[key]], function, alone=alone),
     )
 
 
-def _function(settings: Settings) -> str:
+def _remarks(of_mis: Sequence[str], function: str, *, alone: bool) -> tuple[str, ...]:
+    if alone:
+        return (f"{', '.join(of_mis)}: of mis.py, which runs where {FUNCTION} names it; read as if it did",)
+    return (f"{', '.join(of_mis)}: of mis.py, not looked at by {function}",) if of_mis and function != MIS else ()
+
+
+def _function(settings: Settings, trainer: str) -> str:
     """The last part of the path names the function; null is the built-in one."""
     path = settings.values[FUNCTION]
     if path is None:
         if settings.flag("get_mismatch_metrics"):
-            raise ConfigError("get_mismatch_metrics", value=True, reason=f"slime wants {FUNCTION} with it")
+            raise ConfigError("get_mismatch_metrics", value=True, reason=f"{trainer} wants {FUNCTION} with it")
         return VANILLA
-    name = str(path).rpartition(".")[2]
-    if name not in (*BOUNDS, MIS):
-        near = suggest(name, (*BOUNDS, MIS)) or f"; known are {', '.join((*BOUNDS, MIS))}"
+    name = str(path).replace(":", ".").rpartition(".")[2]
+    if name not in FUNCTIONS:
+        near = suggest(name, FUNCTIONS) or f"; known are {', '.join((*BOUNDS, MIS))}"
         raise ConfigError(FUNCTION, path, f"what {name!r} does is not known here{near}")
-    return name
+    return FUNCTIONS[name]
 
 
 def _weight(settings: Settings, bound: Bound) -> Weight:
@@ -190,7 +245,7 @@ def warnings(config: SlimeConfig) -> tuple[str, ...]:
         found.append("tis_clip_low = 0: icepop_function has no lower bound and drops large ratios only")
     if config.opsm_delta is not None and not config.bypass:
         found.append("use_opsm = True: compares two policies of the trainer; not in the correction that is weighed")
-    return tuple(found)
+    return (*found, *config.remarks)
 
 
 def row_columns(tokens: Tokens, config: SlimeConfig) -> dict[str, Tensor]:
@@ -230,19 +285,20 @@ def _opsm_column(tokens: Tokens, delta: float) -> Tensor:
 
 def metrics(rows: Columns, config: SlimeConfig, order: OrderStatistics) -> Metrics:  # noqa: ARG001 - no percentile
     """The values of one batch."""
+    return summarise(rows, lambda: figures(rows, config), "")
 
-    def compute() -> dict[str, Figure]:
-        values: dict[str, Figure] = {"train_rollout_logprob_abs_diff": sample_mean(rows["abs_diff"], rows)}
-        if config.weight is not None:
-            names = {"tis": "tis", "tis_abs": "tis_abs", "tis_clipfrac": "tis_clipped"}
-            values |= {name: sample_mean(rows[column], rows) for name, column in names.items()}
-        if config.mis is not None:
-            values |= mis.figures(rows, config.mis)
-        if config.opsm_delta is not None:
-            values["opsm_clipfrac"] = _opsm(rows) if config.bypass else ONE_POLICY
-        return values
 
-    return summarise(rows, compute, "")
+def figures(rows: Columns, config: SlimeConfig) -> dict[str, Figure]:
+    """Name → value, for a batch with a valid token."""
+    values: dict[str, Figure] = {"train_rollout_logprob_abs_diff": sample_mean(rows["abs_diff"], rows)}
+    if config.weight is not None:
+        names = {"tis": "tis", "tis_abs": "tis_abs", "tis_clipfrac": "tis_clipped"}
+        values |= {name: sample_mean(rows[column], rows) for name, column in names.items()}
+    if config.mis is not None:
+        values |= mis.figures(rows, config.mis)
+    if config.opsm_delta is not None:
+        values["opsm_clipfrac"] = _opsm(rows) if config.bypass else ONE_POLICY
+    return values
 
 
 def _opsm(rows: Columns) -> Figure:
@@ -254,7 +310,7 @@ TRAINER: Trainer[SlimeConfig] = Trainer(
     name="slime",
     version="2026-08",
     defaults=DEFAULTS,
-    section=Section(shared=True),
+    section=SECTION,
     parse=parse,
     correction=correction,
     warnings=warnings,
@@ -264,5 +320,8 @@ TRAINER: Trainer[SlimeConfig] = Trainer(
     options=OPTIONS,
     counterparts=COUNTERPARTS,
     syntax="dashed flags",
-    file_keys=frozenset(mis.DEFAULTS) - {"use_tis"},
+    file_keys=FILE_KEYS,
+    by_flags=BY_FLAGS,
+    file_setting=CONFIG_FILE,
+    renamed=RENAMED,
 )

@@ -1,4 +1,4 @@
-"""verl, August 2026: `algorithm.rollout_correction`, logged as `rollout_corr/…`.
+"""verl, August 2026: `algorithm.rollout_correction`, logged as `rollout_corr/…`, and DPPO (`verl_losses`).
 
 Source: reference/trainers.md 1A and 1B (verl/trainer/ppo/rollout_corr_helper.py).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -25,7 +25,8 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_min, row_sum, spread
-from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.statistics.metrics import Figure, Metrics
+from rollout_audit.trainers import verl_losses
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import (
@@ -41,7 +42,7 @@ from rollout_audit.trainers.reductions import (
 from rollout_audit.trainers.settings import Settings
 from rollout_audit.trainers.thresholds import Band, parse_band, parse_rejection
 from rollout_audit.trainers.verl_options import OPTIONS
-from rollout_audit.trainers.verl_renamed import RENAMED, SECTION
+from rollout_audit.trainers.verl_renamed import ELSEWHERE, RENAMED, SECTION
 from rollout_audit.trainers.verl_weights import (
     Weights,
     eleven_off_policy,
@@ -66,6 +67,7 @@ DEFAULTS: dict[str, object] = {
     "rollout_rs_threshold": None,
     "bypass_mode": False,
     "loss_type": "ppo_clip",
+    **verl_losses.DEFAULTS,
 }
 LEVELS = {None: Level.NONE, "token": Level.TOKEN, "sequence": Level.SEQUENCE}
 LOSSES: dict[str | None, Loss] = {"ppo_clip": Loss.PPO_CLIP, "reinforce": Loss.REINFORCE}
@@ -112,6 +114,7 @@ QUIRKS = (
         "chi2_token and chi2_seq clamp the log-ratio to ±20 before squaring; k3_kl does not.",
         "reference/trainers.md 1B",
     ),
+    *verl_losses.QUIRKS,
 )
 
 OFF_POLICY = {
@@ -139,7 +142,7 @@ COUNTERPARTS = {
 
 @dataclass(frozen=True, slots=True)
 class VerlConfig:
-    """A parsed `rollout_correction`."""
+    """A parsed `rollout_correction`, and the loss that it corrects."""
 
     level: Level
     band: Band
@@ -148,6 +151,7 @@ class VerlConfig:
     rules: tuple[Rule, ...]
     mode: Mode
     loss: Loss
+    policy: verl_losses.PolicyLoss
 
     @property
     def icepop(self) -> bool:
@@ -160,18 +164,23 @@ def parse(raw: Mapping[str, object]) -> VerlConfig:
     level = settings.choice("rollout_is", LEVELS)
     # without weights verl never looks at their threshold, and null is common there
     values = DEFAULTS if level is Level.NONE else settings.values
-    return VerlConfig(
+    bypass = settings.flag("bypass_mode")
+    config = VerlConfig(
         level=level,
         band=parse_band("rollout_is_threshold", values["rollout_is_threshold"]),
         batch_normalize=settings.flag("rollout_is_batch_normalize"),
         rules=parse_rejection(settings.values["rollout_rs"], settings.values["rollout_rs_threshold"]),
-        mode=Mode.BYPASS if settings.flag("bypass_mode") else Mode.DECOUPLED,
+        mode=Mode.BYPASS if bypass else Mode.DECOUPLED,
         loss=settings.choice("loss_type", LOSSES),
+        policy=verl_losses.parse(settings, raw, bypass=bypass),
     )
+    return replace(config, level=Level.NONE, rules=()) if config.policy.dppo else config
 
 
 def correction(config: VerlConfig) -> Correction:
     """What the configuration does, in the tool's vocabulary."""
+    if config.policy.dppo is not None:
+        return config.policy.dppo.correction
     weight = Weight(
         level=config.level,
         bound=Bound.MASK if config.icepop else Bound.TRUNCATE,
@@ -193,9 +202,9 @@ def warnings(config: VerlConfig) -> tuple[str, ...]:
     if config.level is not Level.NONE and not config.icepop and config.band.upper < 1:
         cap = f"{config.band.upper:.12g}"
         found.append(f"rollout_is_threshold = {cap}: a cap below 1 shrinks weights where the policies agree")
-    if correction(config).applied_weight.level is not config.level:
+    if config.policy.dppo is None and correction(config).applied_weight.level is not config.level:
         found.append("rollout_is: logged but not applied in bypass mode with ppo_clip (the ratio carries it)")
-    return tuple(found)
+    return (*found, *config.policy.remarks)
 
 
 def _lopsided(rule: Rule) -> bool:
@@ -233,7 +242,7 @@ def columns_of(tokens: Tokens, config: VerlConfig, logged: WeightsLogged) -> dic
         columns |= _weight_columns(tokens, config, logged)
     if config.rules:
         columns |= _rejection_columns(tokens, config.rules)
-    return columns
+    return columns | (config.policy.dppo.columns(tokens) if config.policy.dppo else {})
 
 
 def _weight_columns(tokens: Tokens, config: VerlConfig, logged: WeightsLogged) -> dict[str, Tensor]:
@@ -295,17 +304,18 @@ def _below(statistic: Tensor, rule: Rule) -> Tensor:
 
 
 def metrics(rows: Columns, config: VerlConfig, order: OrderStatistics) -> Metrics:  # noqa: ARG001 - no percentile
-    """The `rollout_corr/…` values of one batch."""
+    """The `rollout_corr/…` values of one batch, and the `actor/…` values of DPPO."""
 
-    def compute() -> dict[str, float]:
-        values = _off_policy(rows)
+    def compute() -> dict[str, Figure]:
+        values: dict[str, Figure] = {**_off_policy(rows)}
         if config.level is not Level.NONE:
             values |= _weight_metrics(rows, config)
         if config.rules:
             values |= _rejection_metrics(rows, config.rules)
-        return values
+        own = {f"rollout_corr/{name}": value for name, value in values.items()}
+        return own | (config.policy.dppo.metrics(rows) if config.policy.dppo else {})
 
-    return summarise(rows, compute, "rollout_corr/")
+    return summarise(rows, compute, "")
 
 
 def _off_policy(rows: Columns) -> dict[str, float]:
@@ -406,5 +416,7 @@ TRAINER: Trainer[VerlConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
+    elsewhere=ELSEWHERE,
     renamed=RENAMED,
+    relevant=verl_losses.relevant,
 )

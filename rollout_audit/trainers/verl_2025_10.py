@@ -23,6 +23,7 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.statistics.metrics import Metrics
+from rollout_audit.trainers import verl_losses
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
@@ -30,7 +31,7 @@ from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
 from rollout_audit.trainers.settings import Settings
-from rollout_audit.trainers.verl_renamed import ACTOR, CAP, capped
+from rollout_audit.trainers.verl_renamed import ACTOR, CAP, POLICY_LOSS, capped
 from rollout_audit.trainers.verl_weights import (
     Weights,
     eleven_off_policy,
@@ -55,6 +56,7 @@ DEFAULTS: dict[str, object] = {
     "rollout_is_threshold": None,
     "rollout_is_threshold_lower": None,
     "rollout_is_veto_threshold": None,
+    "loss_mode": "vanilla",
 }
 MODES: dict[str | None, Bound] = {"truncate": Bound.TRUNCATE, "mask": Bound.MASK, "clip": Bound.MASK}
 """mask was called clip for one day"""
@@ -137,6 +139,8 @@ class LegacyConfig:
     lower: float
     upper: float | None
     veto: float | None
+    remarks: tuple[str, ...]
+    """on the loss that the weights multiply"""
 
 
 def parse(raw: Mapping[str, object]) -> LegacyConfig:
@@ -151,6 +155,7 @@ def parse(raw: Mapping[str, object]) -> LegacyConfig:
         lower=lower,
         upper=upper,
         veto=settings.optional_positive("rollout_is_veto_threshold"),
+        remarks=verl_losses.remarks(settings),
     )
 
 
@@ -181,14 +186,14 @@ def correction(config: LegacyConfig) -> Correction:
 def warnings(config: LegacyConfig) -> tuple[str, ...]:
     """Settings that log without applying, that log nothing, or a cap below 1."""
     if config.upper is None:
-        return ("rollout_is_threshold = null: verl computes and logs nothing",)
+        return ("rollout_is_threshold = null: verl computes and logs nothing", *config.remarks)
     found = []
     if not config.applied:
         found.append("rollout_is = False: weights are logged, not applied; mask mode and veto still remove")
     if config.bound is Bound.TRUNCATE and config.upper < 1:
         cap = f"{config.upper:.12g}"
         found.append(f"rollout_is_threshold = {cap}: a cap below 1 shrinks weights where the policies agree")
-    return tuple(found)
+    return (*found, *config.remarks)
 
 
 def row_columns(tokens: Tokens, config: LegacyConfig) -> dict[str, Tensor]:
@@ -262,7 +267,7 @@ TRAINER: Trainer[LegacyConfig] = Trainer(
     name="verl-2025-10",
     version="2025-10",
     defaults=DEFAULTS,
-    section=Section(("algorithm",), prefix="rollout_is", also=(ACTOR,)),
+    section=Section(("algorithm",), prefix="rollout_is", also=(ACTOR, POLICY_LOSS)),
     parse=parse,
     correction=correction,
     warnings=warnings,
@@ -272,5 +277,7 @@ TRAINER: Trainer[LegacyConfig] = Trainer(
     options=OPTIONS,
     counterparts=COUNTERPARTS,
     quantiles=quantiles,
+    elsewhere={"loss_mode": POLICY_LOSS.path},
+    relevant=verl_losses.relevant,
     renamed=(Renamed(CAP, "now rollout_is true with rollout_is_threshold", capped(rollout_is=True)),),
 )

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rollout_audit.errors import ConfigError
-from rollout_audit.trainers import verl
+from rollout_audit.trainers import verl, verl_losses
 from rollout_audit.trainers.base import Counterpart, Quirk, Trainer
 from rollout_audit.trainers.verl_options import OPTIONS
-from rollout_audit.trainers.verl_renamed import RENAMED, SECTION
+from rollout_audit.trainers.verl_renamed import ELSEWHERE, RENAMED, SECTION
 from rollout_audit.trainers.verl_weights import Weights
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TRAINER"]
 
-REPLACED = {"ess_after_bounding", "empty_weights"}
+REPLACED = {"ess_after_bounding", "empty_weights", *(quirk.name for quirk in verl_losses.QUIRKS)}
 QUIRKS = (
     Quirk(
         "raw_weights",
@@ -51,6 +51,8 @@ def parse(raw: Mapping[str, object]) -> verl.VerlConfig:
     if config.icepop:
         value = raw["rollout_is_threshold"]
         raise ConfigError("rollout_is_threshold", value, "one number in verl 2026-01; bands came later")
+    if config.policy.mode in verl_losses.DIVERGENCES:
+        raise ConfigError("loss_mode", config.policy.mode, "not in verl 2026-01; --trainer verl reads it")
     return config
 
 
@@ -76,5 +78,7 @@ TRAINER: Trainer[verl.VerlConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
+    elsewhere=ELSEWHERE,
     renamed=RENAMED,
+    relevant=verl_losses.relevant,
 )

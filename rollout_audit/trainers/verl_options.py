@@ -12,14 +12,20 @@ from rollout_audit.trainers.expression import (
     Axis,
     Fill,
     Options,
+    or_else,
     ratio_of,
+    rule_bound,
     rule_lower,
     rule_upper,
     upper,
 )
 from rollout_audit.trainers.thresholds import REJECTION_OPTIONS
+from rollout_audit.trainers.verl_losses import DIVERGENCES
 
 __all__ = ["OPTIONS"]
+
+NO_CAP = 10000.0
+"""What the recipe of DPPO sets to switch the cap off"""
 
 
 def _band(low: Fill, high: Fill) -> Fill:
@@ -81,4 +87,14 @@ MODES: Axis = (
     {"loss_type": "reinforce"},
     *({"bypass_mode": True, "loss_type": loss} for loss in ("ppo_clip", "reinforce")),
 )
-OPTIONS: Options = ((WEIGHTS, ({}, {"rollout_is_batch_normalize": True}), REJECTION, MODES),)
+DPPO: Axis = tuple(
+    {
+        "bypass_mode": True,
+        "loss_mode": mode,
+        "clip_ratio_low": rule_bound(statistic, Aggregation.TOKEN, "lower", scale=-1.0),
+        "clip_ratio_high": rule_bound(statistic, Aggregation.TOKEN),
+        "clip_ratio_c": or_else(upper, NO_CAP),
+    }
+    for mode, statistic in DIVERGENCES.items()
+)
+OPTIONS: Options = ((WEIGHTS, ({}, {"rollout_is_batch_normalize": True}), REJECTION, MODES), (DPPO,))

@@ -13,13 +13,18 @@ from rollout_audit.trainers.base import Renamed
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.settings import positive
 
-__all__ = ["ACTOR", "CAP", "RENAMED", "SECTION", "capped"]
+__all__ = ["ACTOR", "CAP", "CLIP_RATIOS", "ELSEWHERE", "POLICY_LOSS", "RENAMED", "SECTION", "capped"]
 
 Settings = Mapping[str, object]
 
 CAP = "tis_imp_ratio_cap"
 ACTOR = Section(("actor_rollout_ref", "actor"), shared=True)
-SECTION = Section(("algorithm", "rollout_correction"), also=(ACTOR, Section(("algorithm",), prefix="rollout_is")))
+POLICY_LOSS = Section((*ACTOR.path, "policy_loss"), shared=True)
+SECTION = Section(
+    ("algorithm", "rollout_correction"), also=(ACTOR, POLICY_LOSS, Section(("algorithm",), prefix="rollout_is"))
+)
+CLIP_RATIOS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+ELSEWHERE = {**dict.fromkeys(CLIP_RATIOS, ACTOR.path), "loss_mode": POLICY_LOSS.path}
 LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 RS, RS_UPPER, RS_LOWER = "rollout_rs", "rollout_rs_threshold", "rollout_rs_threshold_lower"
 VETO = "rollout_token_veto_threshold"

@@ -126,9 +126,10 @@ def rules(draw: st.DrawFn) -> Rule:
     low, high = sorted((draw(RATIOS), draw(RATIOS)))
     if statistic is Statistic.K1:
         low, high = math.log(low), math.log(high)
-    if statistic is Statistic.PROB_DIFF:
+    if statistic in (Statistic.PROB_DIFF, Statistic.BINARY_KL):
         low, high = -min(low, 1.0), min(high, 1.0)
-    one_sided = statistic not in (Statistic.RATIO, Statistic.K1, Statistic.PROB_DIFF) or draw(st.booleans())
+    signed = (Statistic.RATIO, Statistic.K1, Statistic.PROB_DIFF, Statistic.BINARY_KL)
+    one_sided = statistic not in signed or draw(st.booleans())
     lower = None if one_sided or aggregation is Aggregation.BATCH_MEAN else low
     clamp = None if statistic is Statistic.MULT_ERROR else draw(st.sampled_from([20.0, None]))
     sign = draw(st.sampled_from([Sign.ANY, Sign.ANY, Sign.ANY, Sign.POSITIVE, Sign.NEGATIVE_MEAN]))

@@ -158,7 +158,7 @@ def test_a_launch_script_of_hydra_is_read(tmp_path: Path) -> None:
 def test_flags_are_flags_in_any_file_and_under_comments(tmp_path: Path) -> None:
     (tmp_path / "pasted.yaml").write_text("# slime\n--use-tis --tis-clip 3.0\n")
     given, _ = get_trainer("slime").settings(tmp_path / "pasted.yaml")
-    assert given == {"use_tis": True, "tis_clip": 3.0}
+    assert given == {"custom_tis_function_path": None, "use_tis": True, "tis_clip": 3.0}
 
 
 def test_a_section_under_almost_its_name_is_an_error() -> None:

@@ -13,6 +13,7 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.configfile import read_config
 from rollout_audit.trainers.registry import TRAINERS, get_trainer
 
+BY_FLAGS: dict[str, object] = {"custom_tis_function_path": None}
 RUNS: list[tuple[str, str, dict[str, object]]] = [
     (
         "verl",
@@ -64,8 +65,9 @@ def test_a_whole_runs_file_holds_other_keys(name: str, text: str, settings: dict
 @pytest.mark.parametrize(
     ("name", "flags", "settings"),
     [
-        ("slime", "--use-tis --tis-clip 2.0 --eps-clip 0.2", {"use_tis": True, "tis_clip": 2.0}),
-        ("slime", "--tis-clip=2.0 --use-tis", {"use_tis": True, "tis_clip": 2.0}),
+        ("slime", "--use-tis --tis-clip 2.0 --eps-clip 0.2", {**BY_FLAGS, "use_tis": True, "tis_clip": 2.0}),
+        ("slime", "--tis-clip=2.0 --use-tis", {**BY_FLAGS, "use_tis": True, "tis_clip": 2.0}),
+        ("miles", "--use-tis --tis-clip 2.0 --eps-clip 0.2", {**BY_FLAGS, "use_tis": True, "tis_clip": 2.0}),
         (
             "openrlhf",
             "--algo.advantage.is_correction_enable --algo.advantage.is_correction_threshold 0.5 5.0 --actor.lr 1e-6",
@@ -81,7 +83,7 @@ def test_command_line_flags(name: str, flags: str, settings: dict[str, object]) 
 def test_flags_of_a_shell_script(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text("ARGS=(\n   --use-tis  # on\n   --tis-clip 1.5\n)\npython train.py --lr 1e-6 \\\n  ${ARGS[@]}\n")
-    assert get_trainer("slime").settings(path)[0] == {"use_tis": True, "tis_clip": 1.5}
+    assert get_trainer("slime").settings(path)[0] == {**BY_FLAGS, "use_tis": True, "tis_clip": 1.5}
 
 
 def test_no_band_is_read_as_a_number_from_flags() -> None:
@@ -235,9 +237,8 @@ def test_the_newer_name_counts_where_both_are_given() -> None:
     assert get_trainer("trl").settings(config)[0] == {"vllm_importance_sampling_clip_max": 5.0}
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINERS if name != "miles"])
+@pytest.mark.parametrize("name", TRAINERS)
 def test_a_source_without_a_setting_of_ours_is_said(name: str) -> None:
-    """A mis.yaml holds nothing else: for miles such a key is an error."""
     trainer = get_trainer(name)
     assert trainer.settings({"trainer": {"nnodes": 1}}) == ({}, (f"no setting of {name} is given: its defaults",))
     assert trainer.settings({}) == ({}, ())

@@ -54,7 +54,8 @@ DETECTORS: tuple[Detector, ...] = (
              "record the engine's own log-prob of the end token, or mask tokens that the framework appends"),
     Detector("mask_too_wide", "warning", mask_too_wide,
              "in three rows and 5% of them one stretch where three of five neighbours have |d| above 1.5, and under "
-             "10% of such tokens outside; or rows that end in constants where there is no mask",
+             "10% of such tokens outside; or eight placeholders of 0.0 in runs; or rows that end in constants where "
+             "there is no mask",
              "broken rows are off all over; heavy tails are single tokens",
              "set the mask to 0 on prompt, tool output and padding: only sampled tokens have a rollout log-prob"),
     Detector("identical_columns", "warning", identical_columns,

@@ -66,6 +66,18 @@ def test_a_fault_past_a_limit_is_named(fault: Fault, tmp_path: Path) -> None:
         assert rows[0].named == len(rows[0].trials)
 
 
+@pytest.mark.parametrize("strength", [32, 4])
+def test_zeros_over_prompt_and_tools_are_called_a_mask_too_wide_as_well(strength: float, tmp_path: Path) -> None:
+    """Where rows are left to audit, and where not a single one is."""
+    fault = next(fault for fault in FAULTS if fault.name == "zeros on prompt and tools")
+    for name in SOUND:
+        found = trial(fault.inject(sound(name), strength, np.random.default_rng(11)), tmp_path)
+        rows = [row for row in sound(name).rollout if len(row) >= strength][::2]
+        wide = next(cause for cause in found.causes if cause.cause == "mask_too_wide")
+        assert found.alarms[0] == "placeholder"
+        assert wide.figures["tokens"] == strength * len(rows)
+
+
 def test_every_cause_but_noise_is_put_into_sound_data() -> None:
     assert {detector.cause for detector in DETECTORS} == NAMES
     assert {fault.cause for fault in FAULTS} == NAMES - {"precision_noise"}

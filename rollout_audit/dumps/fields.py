@@ -131,8 +131,14 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "policy_version",
         "row",
-        ("policy_versions", "rollout_version", "weight_version", "weight_versions"),
-        "of the sampler",
+        (
+            "policy_versions",
+            "rollout_version",
+            "weight_version",
+            "weight_versions",  # slime, miles: one a turn
+            "versions",  # AReaL: one a token, -1 on the prompt
+        ),
+        "of the sampler's weights; of a list the oldest counts, and `mixed_versions` looks at the newest too.",
     ),
     Field("trainer_version", "row", ("trainer_versions",)),
     Field("step", "row", ("steps", "global_step", "global_steps", "rollout_id", "training_step")),

@@ -87,7 +87,8 @@ class DumpWriter:
             response_mask: 1 where the policy sampled the token and the loss counts it; None: everywhere.
             advantages: per token, or [B].
             token_ids: of the response.
-            reward, uid, group_id, policy_version, trainer_version: [B], or one value for all.
+            policy_version: of the weights that sampled it: per token, [B], or one value for all.
+            reward, uid, group_id, trainer_version: [B], or one value for all.
 
         Returns:
             The file, None where it could not be written.
@@ -102,12 +103,12 @@ class DumpWriter:
             "log_probs": log_probs,
             "advantages": advantages,
             "token_ids": token_ids,
+            "policy_version": policy_version,
         }
         per_row = {
             "reward": reward,
             "uid": uid,
             "group_id": group_id,
-            "policy_version": policy_version,
             "trainer_version": trainer_version,
         }
         try:

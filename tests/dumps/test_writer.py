@@ -108,6 +108,17 @@ def test_fields_of_rows(tmp_path: Path) -> None:
     assert one.log_probs.tolist() == OLD_ROWS[0]
 
 
+@pytest.mark.parametrize("form", ["numpy", "lists", "ragged"])
+def test_policy_versions_of_tokens(form: str, tmp_path: Path) -> None:
+    """The prompt has -1, and 9 stands under a mask of 0."""
+    shape = FORMS[form]
+    versions = torch.tensor([[-1, 4, 9, 5, -1, -1], [-1, -1, 6, 6, 6, 6]])
+    batch = {"rollout_log_probs": MU, "old_log_probs": PI, "response_mask": MASK, "policy_version": versions}
+    dump = written(tmp_path, **{name: shape(value) for name, value in batch.items()})
+    assert pq.read_table(tmp_path)["policy_version"].to_pylist() == [[4, 9, 5], [6] * 4]
+    assert [(row.policy_version, row.newest_version) for row in dump.rows()] == [(4, 5), (6, 6)]
+
+
 def test_advantages_a_token_and_rows_without_a_valid_token(tmp_path: Path) -> None:
     mask = torch.tensor([[0] * 6, [0, 0, 1, 1, 1, 1]])
     dump = written(tmp_path, rollout_log_probs=MU, old_log_probs=PI, response_mask=mask, advantages=MU)

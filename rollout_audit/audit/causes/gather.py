@@ -31,7 +31,7 @@ def exhibit_of(audit: Basis, state: PassState, findings: Sequence[Finding]) -> E
     scored = rows["valid_tokens"] > 0
     with np.errstate(over="ignore"):
         rows["sum_chi2"] = np.exp(rows["log_sum_ratio_sq"])
-    kept = (*NOTHING, "policy_age", "policy_version")
+    kept = (*NOTHING, "policy_age", "policy_version", "newest_version")
     return Exhibit(
         sample=SampledRows.of_columns(state.sample.columns()),
         table={name: rows[name][scored] for name in kept if name in rows},

@@ -75,8 +75,9 @@ DETECTORS: tuple[Detector, ...] = (
              "a temperature leaves sure tokens where they are and turns the sign of unlikely ones",
              "renormalise on both sides or on neither (top-p, top-k, min-p), or sample without truncation"),
     Detector("mixed_versions", "warning", mixed_versions,
-             "a step holds several policy versions; a warning where rows of the oldest are 1.3 times further off than "
-             "those of the newest by four standard errors and a health limit is passed",
+             "rows of a step, or tokens of a row where lists are recorded, are of several policy versions; a warning "
+             "where rows of the oldest are 1.3 times further off than those of the newest by four standard errors and "
+             "a health limit is passed",
              "with one version a step, a growing gap is staleness",
              "weight each row against the version that sampled it, or drain the queue before the weights change"),
     Detector("stale_weights", "warning", stale_weights,

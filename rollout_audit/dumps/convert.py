@@ -49,6 +49,7 @@ def convert_dump(
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    log: FaultLog | None = None,
 ) -> Converted:
     """Write a dump as Parquet, one file for each of its files, a chunk at a time; every row with its step.
 
@@ -61,6 +62,7 @@ def convert_dump(
         on_fault: `stop` raises at the first fault; `drop` leaves faulty rows out.
         steps, limit: as in `Dump.chunks`.
         chunk_tokens: about how many tokens a row group holds.
+        log: gathers what reading the files finds.
 
     Raises:
         UsageError: the folder holds something.
@@ -69,12 +71,11 @@ def convert_dump(
     """
     selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, on_fault, steps, limit)
     with fresh_folder(out) as folder:
-        converted = _write_all(dump, selection, folder)
+        converted = _write_all(dump, selection, folder, FaultLog() if log is None else log)
     return Converted(Path(out), *converted)
 
 
-def _write_all(dump: Dump, selection: Selection, folder: Path) -> tuple[tuple[str, ...], int, int, int]:
-    log = FaultLog()
+def _write_all(dump: Dump, selection: Selection, folder: Path, log: FaultLog) -> tuple[tuple[str, ...], int, int, int]:
     names = names_with_suffix([info.file.name for info in dump.infos], [".parquet"] * len(dump.infos))
     parts, left = dump.parts(), selection.limit
     for index, (info, name) in enumerate(zip(dump.infos, names, strict=True)):

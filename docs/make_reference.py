@@ -60,6 +60,7 @@ TYPES = {
     "log_probs": "list of float",
     "response_mask": "list of bool, int or float, 0 or 1; absent: all 1",
     "advantages": "list of float, or one float a row",
+    "policy_version": "one value a row, or a list of one a token or a turn",
     "step": "int; absent: from the file's name",
 }
 

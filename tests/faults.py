@@ -187,6 +187,17 @@ def tool_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
     return recording.map(insert, long[::2])
 
 
+def zeros_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
+    """As the two above, at either place in half of the rows: the rollout side says 0.0."""
+
+    def insert(t: Array, r: Array) -> tuple[Array, Array]:
+        at = int(rng.choice([0, len(t) // 2]))
+        return np.insert(t, at, -1.0 - rng.gamma(2.0, 2.0, int(tokens))), np.insert(r, at, np.zeros(int(tokens)))
+
+    long = [i for i in range(recording.rows) if len(recording.training[i]) >= tokens]
+    return recording.map(insert, long[::2])
+
+
 def exchanged(recording: Recording, share: float, rng: Rng) -> Recording:
     """Rollout log-probs of some rows went to one another, cut to the shorter of both."""
     rows = _some(recording, share, rng)
@@ -331,6 +342,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("appended end token", "synthetic_eos", appended_eos, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("prompt in the mask", "mask_too_wide", prompt_in_mask, (32, 16, 8, 4), "tokens"),
     Fault("tool output in the mask", "mask_too_wide", tool_in_mask, (32, 16, 8, 4), "tokens"),
+    Fault("zeros on prompt and tools", "placeholder", zeros_in_mask, (32, 16, 8, 4), "tokens"),
     Fault("bypass dump", "identical_columns", bypass, (1.0, 0.5), "share of steps"),
     Fault("temperature", "temperature", raw_temperature, (0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.5), "T"),
     Fault("top-p, rollout side", "truncated_sampling", nucleus, (0.7, 0.8, 0.9, 0.95), "p"),

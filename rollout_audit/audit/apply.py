@@ -21,6 +21,7 @@ from rollout_audit.corrections.presets import Preset
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
 from rollout_audit.dumps.applied import AppliedChunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, OnFault
+from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.rows import row_uid
 from rollout_audit.engines.threads import default_workers
 from rollout_audit.errors import MissingFieldError
@@ -71,6 +72,7 @@ def applied_chunks(
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    log: FaultLog | None = None,
 ) -> Iterator[AppliedChunk]:
     """As `apply_correction`, chunk by chunk."""
     if correction.needs_advantages and not dump.has("advantages"):
@@ -81,14 +83,14 @@ def applied_chunks(
     pair = pair_for(correction.mode, pairs_in(dump))
     fields = ("uid", pair.training, *(("advantages",) if correction.needs_advantages else ()))
     reading = Reading(dump, fields, chunk_tokens, on_fault, steps, limit)
-    return _apply(_Reader(reading, correction, pair.training, pair.rollout))
+    return _apply(_Reader(reading, correction, pair.training, pair.rollout), log)
 
 
-def _apply(reader: _Reader) -> Iterator[AppliedChunk]:
+def _apply(reader: _Reader, log: FaultLog | None) -> Iterator[AppliedChunk]:
     correction = reader.correction
     cuts = batch_cuts(reader.reading, reader.training, reader.rollout, correction.batch_rules, CPU, default_workers())
     factors = _factors(reader, cuts) if correction.applied_weight.normalise else None
-    for packed, tokens in reader.batches(cuts):
+    for packed, tokens in reader.batches(cuts, log):
         factor = None if factors is None else spread(_factor_of_rows(packed, factors), tokens.lengths)
         yield _unpacked(packed, apply(correction, tokens, factor))
 
@@ -100,9 +102,9 @@ class _Reader:
     training: str
     rollout: str
 
-    def batches(self, cuts: Cuts) -> Iterator[tuple[Packed, Tokens]]:
+    def batches(self, cuts: Cuts, log: FaultLog | None = None) -> Iterator[tuple[Packed, Tokens]]:
         """The chunks with what the rules over a whole batch leave of them, one batch a step."""
-        for chunk in self.reading.chunks():
+        for chunk in self.reading.chunks(log):
             packed = Packed(chunk, CPU)
             yield packed, decide(self.correction.batch_rules, cuts, packed, packed.tokens(self.training))
 

@@ -19,6 +19,7 @@ from rollout_audit.corrections.model import Correction
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.dumps.applied import AppliedChunk, applied_file, suffix_of
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, OnFault
+from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.target import fresh_folder, names_with_suffix
 
 __all__ = ["WrittenCorrection", "write_correction"]
@@ -58,6 +59,7 @@ def write_correction(
     limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     on_progress: Callable[[int], None] | None = None,
+    log: FaultLog | None = None,
 ) -> WrittenCorrection:
     """Write the weights and masks of `apply_correction`, a file for each file of the dump, row for row.
 
@@ -72,6 +74,7 @@ def write_correction(
         out: a folder that is new or empty.
         trainer: whose configuration it is.
         on_fault, steps, limit, chunk_tokens, on_progress: as in `analyze`.
+        log: gathers what reading the files finds.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
@@ -80,7 +83,9 @@ def write_correction(
     """
     asked = as_correction(correction, trainer)
     about = {**_about(correction, asked, trainer), "on_fault": on_fault, "steps": steps, "limit": limit}
-    chunks = applied_chunks(dump, asked, on_fault=on_fault, steps=steps, limit=limit, chunk_tokens=chunk_tokens)
+    chunks = applied_chunks(
+        dump, asked, on_fault=on_fault, steps=steps, limit=limit, chunk_tokens=chunk_tokens, log=log
+    )
     tally = _Tally()
     with fresh_folder(out) as folder:
         files = tuple(_write_files(dump, _counted(chunks, tally, on_progress), about, folder))

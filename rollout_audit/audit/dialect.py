@@ -46,6 +46,7 @@ def trainer_metrics(
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    log: FaultLog | None = None,
 ) -> Metrics: ...
 @overload
 def trainer_metrics(
@@ -58,6 +59,7 @@ def trainer_metrics(
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    log: FaultLog | None = None,
 ) -> dict[int, Metrics]: ...
 def trainer_metrics(
     dump: Dump,
@@ -69,6 +71,7 @@ def trainer_metrics(
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    log: FaultLog | None = None,
 ) -> Metrics | dict[int, Metrics]:
     """The very keys and definitions that a trainer logs, its quirks included.
 
@@ -78,6 +81,7 @@ def trainer_metrics(
         config: the trainer's own keys as a dict, a YAML, JSON or TOML file, flags, or the name of one of its presets.
         per_step: one batch a step, as the trainer computes; else all rows are one batch.
         on_fault, steps, limit, chunk_tokens: as in `analyze`.
+        log: gathers what reading the files finds.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
@@ -93,7 +97,7 @@ def trainer_metrics(
         steps=steps,
         limit=limit,
     )
-    batches = its.gather(reading)
+    batches = its.gather(reading, FaultLog() if log is None else log)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -107,11 +111,11 @@ class _Dialect:
     one_batch: bool
     """whether the dump is one batch, else each step is"""
 
-    def gather(self, reading: Reading) -> _Batches:
+    def gather(self, reading: Reading, log: FaultLog) -> _Batches:
         columns, pair, workers = RowTable(), PairState(), default_workers()
         cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers)
         with one_torch_thread():
-            for part, state in reading.map(partial(self._chunk, cuts), workers, FaultLog()):
+            for part, state in reading.map(partial(self._chunk, cuts), workers, log):
                 columns.absorb(part)
                 if state is not None:
                     pair.absorb(state)

@@ -44,9 +44,7 @@ def pairs_in(dump: Dump) -> tuple[Pair, ...]:
     if not found:
         lacking = {name: next(f for f, fields in dump.fields.items() if name not in fields) for name in _TRAINING}
         texts = " and ".join(f"{name} is not in {file}" for name, file in lacking.items())
-        raise MissingFieldError(
-            f"{texts}: no training column is in every file; audit them apart, or --map one to the other"
-        )
+        raise MissingFieldError(f"{texts}: no training column is in every file; audit them apart")
     return found
 
 

@@ -148,11 +148,16 @@ def _common_columns(packed: Packed) -> dict[str, NDArray[np.float64]]:
         columns["reward"] = chunk.reward
     if chunk.advantages is not None:
         columns["advantage"] = _row_means(chunk.advantages[packed.flat], packed.lengths)
+    versions = {"policy_version": chunk.policy_versions, "newest_version": chunk.newest_versions}
+    columns |= {name: _known(values) for name, values in versions.items() if values is not None}
     if chunk.policy_versions is not None and chunk.trainer_versions is not None:
-        columns["policy_age"] = (chunk.trainer_versions - chunk.policy_versions).astype(np.float64)
-    if chunk.policy_versions is not None:
-        columns["policy_version"] = np.where(chunk.policy_versions < 0, np.nan, chunk.policy_versions)
+        columns["policy_age"] = _known(chunk.trainer_versions) - _known(chunk.policy_versions)
     return columns
+
+
+def _known(versions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """NaN for a row without a version."""
+    return np.where(versions < 0, np.nan, versions)
 
 
 def _row_means(values: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -43,8 +43,8 @@ class Reading:
             yield from results
         self.dump.require_valid(log)
 
-    def chunks(self) -> Iterator[Chunk]:
-        """The chunks one after another, in this thread.
+    def chunks(self, log: FaultLog | None = None) -> Iterator[Chunk]:
+        """The chunks one after another, in this thread; what was found goes to the log.
 
         Raises:
             DumpError: as `Dump.chunks`.
@@ -55,6 +55,7 @@ class Reading:
             on_fault=self.on_fault,
             steps=self.steps,
             limit=self.limit,
+            log=log,
         )
 
     def _work(self, parts: Sequence[Part], function: Callable[[Chunk], Result]) -> tuple[list[Result], FaultLog]:

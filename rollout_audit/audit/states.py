@@ -40,7 +40,7 @@ __all__ = ["Faults", "Header", "Saved", "pack", "row_columns_of", "unpack"]
 
 STATES_NAME = "rollout-audit/states"
 STATES_VERSION = 1
-COMMON = ("file", "row", "step", "tokens", "reward", "advantage", "policy_age", "policy_version")
+COMMON = ("file", "row", "step", "tokens", "reward", "advantage", "policy_age", "policy_version", "newest_version")
 """Columns of `sequences.parquet` that do not depend on the pair"""
 INTEGERS = ("row", "step", "tokens", "valid_tokens")
 OF_AUDIT = ("identical_columns", "configuration", "reward_value", "collapsed_products")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.messages import progress, say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
@@ -87,6 +87,7 @@ def apply(
     from rollout_audit.audit.apply_files import write_correction
     from rollout_audit.audit.selection import config_text, config_warnings
     from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.dumps.fault_log import FaultLog
     from rollout_audit.dumps.target import check_target
     from rollout_audit.reports.applied import applied_document
     from rollout_audit.reports.figures import amount
@@ -98,6 +99,7 @@ def apply(
         for warning in config_warnings(trainer, correction):
             say(f"warning: {warning}", quiet=quiet)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    log = FaultLog()
     with progress(dump.total_rows, quiet=quiet) as advance:
         written = write_correction(
             dump,
@@ -109,6 +111,8 @@ def apply(
             limit=limit,
             chunk_tokens=chunk_tokens,
             on_progress=advance,
+            log=log,
         )
+    warn_of(log.findings([file.name for file in dump.files]), quiet=quiet)
     emit(applied_document(written), output.value if output else None)
     say(f"wrote {written.folder} ({amount(len(written.files), 'file')})", quiet=quiet)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rollout_audit.cli.gates import FailOn, asked_gates
-from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.messages import progress, say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     ChunkTokens,
@@ -140,6 +140,7 @@ def check(
         )
     written = write_exports(exports, result)
     emit(check_document(result, every=every), output.value if output else None)
+    warn_of(result.findings, quiet=quiet)
     for text in left_out(result):
         say(text, quiet=quiet)
     for file in [*([golden] if result.updated and golden else []), *written]:

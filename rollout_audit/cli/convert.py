@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_audit.cli.messages import say
+from rollout_audit.cli.messages import say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     ChunkTokens,
@@ -54,6 +54,7 @@ def convert(
 
     from rollout_audit.dumps.convert import convert_dump
     from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.dumps.fault_log import FaultLog
     from rollout_audit.dumps.target import check_target
     from rollout_audit.reports.figures import amount
 
@@ -61,7 +62,11 @@ def convert(
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     for finding in dump.left_out:
         say(f"{finding.severity}: {finding.message} (first {finding.file})" if finding.file else finding.message)
-    written = convert_dump(dump, out, on_fault=on_fault.value, steps=span, limit=limit, chunk_tokens=chunk_tokens)
+    log = FaultLog()
+    written = convert_dump(
+        dump, out, on_fault=on_fault.value, steps=span, limit=limit, chunk_tokens=chunk_tokens, log=log
+    )
+    warn_of(log.findings([file.name for file in dump.files]))
     if written.dropped:
         say(f"warning: {amount(written.dropped, 'faulty row')} left out; `rollout-audit inspect` shows what is wrong")
     say(f"wrote {written.folder} ({amount(len(written.files), 'file')}, {amount(written.rows, 'row')})")

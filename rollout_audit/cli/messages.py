@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["progress", "say"]
+if TYPE_CHECKING:
+    from rollout_audit.audit.report import FindingReport
+    from rollout_audit.dumps.chunk import Finding
+
+__all__ = ["progress", "say", "warn_of"]
+
+WARNINGS_SHOWN = 8
 
 
 def say(text: str, *, quiet: bool = False) -> None:
     """One line on stderr."""
     if not quiet:
         print(text, file=sys.stderr)
+
+
+def warn_of(findings: Iterable[Finding | FindingReport], *, quiet: bool = False) -> None:
+    """The warnings among what was found, a line each, for commands that show no table of them."""
+    warnings = [finding for finding in findings if finding.severity == "warning"]
+    for finding in warnings[:WARNINGS_SHOWN]:
+        place = f"{finding.file}: " if finding.file else ""
+        say(f"warning: {place}{finding.message}", quiet=quiet)
+    if len(warnings) > WARNINGS_SHOWN:
+        more = len(warnings) - WARNINGS_SHOWN
+        say(f"warning: and {more} more; `rollout-audit inspect` shows all", quiet=quiet)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_audit.cli.messages import say
+from rollout_audit.cli.messages import say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
@@ -79,12 +79,14 @@ def metrics(
     from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.selection import config_text, config_warnings
     from rollout_audit.dumps.dump import open_dump
+    from rollout_audit.dumps.fault_log import FaultLog
     from rollout_audit.reports.dialect import pooled_document, steps_document
     from rollout_audit.reports.terminal import emit
 
     read_as, warnings = config_text(trainer, config), config_warnings(trainer, config)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
+    how["log"] = log = FaultLog()
     if per_step:
         document = steps_document(trainer, trainer_metrics(dump, trainer, config, per_step=True, **how))
     else:
@@ -92,4 +94,5 @@ def metrics(
     say(read_as)
     for warning in warnings:
         say(f"warning: {warning}")
+    warn_of(log.findings([file.name for file in dump.files]))
     emit(document, output.value if output else None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_audit.cli.messages import progress
+from rollout_audit.cli.messages import progress, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
@@ -157,6 +157,7 @@ def recommend(
                 chunk_tokens=chunk_tokens,
                 on_progress=advance,
             )
+        warn_of(source.findings)
     found = choose(source, **asdict(limits), trainer=trainer)
     emit(recommendation_document(found), output.value if output else None)
     raise typer.Exit(EXIT_CODES[found.verdict])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.messages import progress, say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     ChunkTokens,
@@ -257,5 +257,6 @@ def _finish(report: Report, out: str, style: str | None, *, plots: bool, quiet: 
     written = write_report(report, out, plots=plots)
     for picture, reason in written.failures.items():
         say(f"warning: {picture} was not drawn: {reason}")
+    warn_of(report.findings, quiet=quiet)
     emit(sweep_document(report), style)  # type: ignore[arg-type]
     say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)

@@ -48,6 +48,9 @@ class Row:
     token_ids: NDArray[np.int64] | None
     group_id: str | None
     policy_version: int | None
+    """the oldest of its tokens"""
+    newest_version: int | None
+    """None where one version a row is recorded"""
     trainer_version: int | None
 
 
@@ -85,7 +88,9 @@ class Chunk:
     """[tokens]"""
     group_ids: tuple[str | None, ...] | None = None
     policy_versions: NDArray[np.int64] | None = None
-    """[rows], -1 where the row has none"""
+    """[rows] the oldest of the row, -1 where it has none"""
+    newest_versions: NDArray[np.int64] | None = None
+    """[rows] the newest, -1 where the row has none; None: one policy version a row"""
     trainer_versions: NDArray[np.int64] | None = None
 
     @property

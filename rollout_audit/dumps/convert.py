@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, FileInfo, OnFault, Part
@@ -48,6 +49,7 @@ def convert_dump(
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    log: FaultLog | None = None,
 ) -> Converted:
     """Write a dump as Parquet, one file for each of its files, a chunk at a time; every row with its step.
 
@@ -60,6 +62,7 @@ def convert_dump(
         on_fault: `stop` raises at the first fault; `drop` leaves faulty rows out.
         steps, limit: as in `Dump.chunks`.
         chunk_tokens: about how many tokens a row group holds.
+        log: gathers what reading the files finds.
 
     Raises:
         UsageError: the folder holds something.
@@ -68,12 +71,11 @@ def convert_dump(
     """
     selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, on_fault, steps, limit)
     with fresh_folder(out) as folder:
-        converted = _write_all(dump, selection, folder)
+        converted = _write_all(dump, selection, folder, FaultLog() if log is None else log)
     return Converted(Path(out), *converted)
 
 
-def _write_all(dump: Dump, selection: Selection, folder: Path) -> tuple[tuple[str, ...], int, int, int]:
-    log = FaultLog()
+def _write_all(dump: Dump, selection: Selection, folder: Path, log: FaultLog) -> tuple[tuple[str, ...], int, int, int]:
     names = names_with_suffix([info.file.name for info in dump.infos], [".parquet"] * len(dump.infos))
     parts, left = dump.parts(), selection.limit
     for index, (info, name) in enumerate(zip(dump.infos, names, strict=True)):
@@ -115,6 +117,8 @@ def _schema(info: FileInfo) -> list[Any]:
         if field.name in info.fields and field.name != "step":
             element = info.column(info.fields[field.name].column).element
             default = _floats(element) if field.kind != "row" else pa.int64()
+            if field.name == "policy_version" and info.column(info.fields[field.name].column).is_list:
+                default = pa.list_(pa.int64())
             fields.append(native_field(field.name, kinds.get(field.name, default), _halved(field.kind, element)))
     return fields
 
@@ -133,11 +137,26 @@ def _table(chunk: Chunk, schema: Sequence[Any]) -> Any:
         "reward": None if chunk.reward is None else reals(chunk.reward),
         "uid": None if chunk.uids is None else texts(chunk.uids),
         "group_id": None if chunk.group_ids is None else texts(chunk.group_ids),
-        "policy_version": None if chunk.policy_versions is None else ints(chunk.policy_versions, -1),
+        "policy_version": _policy_versions(chunk, schema),
         "trainer_version": None if chunk.trainer_versions is None else ints(chunk.trainer_versions, -1),
     }
     columns = [_column(chunk, field, held) for field in schema]
     return pa.Table.from_arrays(columns, schema=pa.schema(schema))
+
+
+def _policy_versions(chunk: Chunk, schema: Sequence[Any]) -> Any:
+    """One a row, or where lists are recorded the oldest and the newest."""
+    oldest, kind = chunk.policy_versions, next((f.type for f in schema if f.name == "policy_version"), None)
+    if oldest is None or not pa.types.is_list(kind):
+        return None if oldest is None else ints(oldest, -1)
+    newest = oldest if chunk.newest_versions is None else chunk.newest_versions
+    spans = zip(oldest.tolist(), newest.tolist(), np.diff(chunk.offsets).tolist(), strict=True)
+    return pa.array([_span(*span) for span in spans], kind)
+
+
+def _span(oldest: int, newest: int, tokens: int) -> list[int] | None:
+    """Never of the response's own length, which would be read as one version a token."""
+    return None if oldest < 0 else [oldest, newest] if tokens != 2 else [oldest, newest, newest]
 
 
 def _column(chunk: Chunk, field: Any, held: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.faults import KINDS, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DroppedRow", "FaultLog"]
 
+_JUDGED_FROM = 16
+"""valid tokens of a file; a handful may be the same by chance"""
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -34,6 +37,14 @@ class DroppedRow:
     """of its first error in the order of `faults.KINDS`"""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Mark:
+    """One row of a file, by what is under its mask."""
+
+    row: int
+    digest: bytes
+
+
 @dataclass(slots=True)
 class FaultLog:
     """What the checks found, and which rows were left out. Mergeable; independent of the order of chunks."""
@@ -47,6 +58,8 @@ class FaultLog:
     valid: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     """valid tokens of the rows that were not left out"""
+    ends: dict[str, tuple[_Mark, _Mark]] = field(default_factory=dict)
+    """file → the first and the last row looked at"""
     notes: set[Finding] = field(default_factory=set)
     """findings about the dump as a whole"""
 
@@ -64,6 +77,12 @@ class FaultLog:
         """Count a chunk, and what was left of it once faulty rows were out."""
         valid, valid_kept = (int(np.count_nonzero(part.response_mask)) for part in (chunk, kept))
         self.count(file, rows=chunk.rows, tokens=chunk.tokens, valid=valid, kept=valid_kept)
+        if chunk.rows:
+            self._mark(file, _mark(chunk, 0), _mark(chunk, chunk.rows - 1))
+
+    def _mark(self, file: str, first: _Mark, last: _Mark) -> None:
+        known = self.ends.get(file, (first, last))
+        self.ends[file] = min(known[0], first), max(known[1], last)
 
     def merge(self, other: FaultLog) -> None:
         """Take in the log of another part of the same dump."""
@@ -71,6 +90,8 @@ class FaultLog:
             self._join(file, fault)
         for file, rows in other.rows.items():
             self.count(file, rows=rows, tokens=other.tokens[file], valid=other.valid[file], kept=other.kept[file])
+        for file, ends in other.ends.items():
+            self._mark(file, *ends)
         self.dropped.extend(other.dropped)
         self.notes |= other.notes
 
@@ -94,7 +115,7 @@ class FaultLog:
         """Everything found: errors first, then in order of `files`, then of `faults.KINDS`."""
         place = {file: index for index, file in enumerate(files)}
         found = [_finding(file, fault) for (file, _, _), fault in self.faults.items()]
-        found += [*self.notes, *self._files_without_valid_tokens()]
+        found += [*self.notes, *self._files_without_valid_tokens(), *self._repeated(files)]
         kinds = list(KINDS)
         return tuple(
             sorted(
@@ -114,6 +135,26 @@ class FaultLog:
             for file, rows in self.rows.items()
             if not self.valid[file]
         ]
+
+    def _repeated(self, files: Sequence[str]) -> Iterator[Finding]:
+        """Files that begin, end and count as an earlier one does: which two batches never do."""
+        known: dict[tuple[object, ...], str] = {}
+        for file in files:
+            if self.valid.get(file, 0) >= _JUDGED_FROM:
+                rows, (first, last) = self.rows[file], self.ends[file]
+                other = known.setdefault((rows, self.valid[file], first.digest, last.digest), file)
+                if other != file:
+                    text = f"the same {rows} rows as {other}: every figure counts them twice; give one of the two files"
+                    yield Finding("repeated_file", "warning", text, file, count=rows)
+
+
+def _mark(chunk: Chunk, row: int) -> _Mark:
+    span = slice(int(chunk.offsets[row]), int(chunk.offsets[row + 1]))
+    mask, found = chunk.response_mask[span], hashlib.blake2b(digest_size=16)
+    for values in (chunk.rollout_log_probs, chunk.old_log_probs, chunk.log_probs):
+        found.update(b"" if values is None else values[span][mask].astype(np.float64).tobytes())
+        found.update(b"|")
+    return _Mark(int(chunk.row_numbers[row]), found.digest())
 
 
 def _joined(one: Fault, two: Fault) -> Fault:

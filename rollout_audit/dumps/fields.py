@@ -20,12 +20,17 @@ __all__ = [
     "Kind",
     "Mapped",
     "Origin",
+    "TrainerAloneError",
     "named_log_probs",
     "resolve_fields",
 ]
 
 Kind = Literal["token", "row", "either"]
 Origin = Literal["exact", "alias", "format", "map", "join"]
+
+
+class TrainerAloneError(MissingFieldError):
+    """A file in which nothing is known to be the rollout's, though something is the trainer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,14 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "policy_version",
         "row",
-        ("policy_versions", "rollout_version", "weight_version", "weight_versions"),
-        "of the sampler",
+        (
+            "policy_versions",
+            "rollout_version",
+            "weight_version",
+            "weight_versions",  # slime, miles: one a turn
+            "versions",  # AReaL: one a token, -1 on the prompt
+        ),
+        "of the sampler's weights; of a list the oldest counts, and `mixed_versions` looks at the newest too.",
     ),
     Field("trainer_version", "row", ("trainer_versions",)),
     Field("step", "row", ("steps", "global_step", "global_steps", "rollout_id", "training_step")),
@@ -159,7 +170,8 @@ def resolve_fields(
     Raises:
         UsageError: `--map` names an unknown field, or two aliases of one field are there (of a per-row field
             the first in the table is taken).
-        MissingFieldError: a needed field, or a column that `--map` names, is not there.
+        MissingFieldError: a needed field, or a column that `--map` names, is not there; a TrainerAloneError where
+            it is the rollout's log-probs and those of the trainer are there.
         UnreadableFileError: two columns of the same name.
     """
     names = list(columns)
@@ -224,7 +236,8 @@ def _check_map(chosen: Mapping[str, str], names: list[str], where: str) -> None:
 
 def _check_needed(mapping: Mapping[str, Mapped], names: list[str], where: str, needed: Collection[str]) -> None:
     if "rollout_log_probs" in needed and "rollout_log_probs" not in mapping:
-        raise MissingFieldError(_missing("rollout_log_probs", names, mapping, where))
+        kind = TrainerAloneError if TRAINING & mapping.keys() else MissingFieldError
+        raise kind(_missing("rollout_log_probs", names, mapping, where))
     if "old_log_probs" in needed and not TRAINING & mapping.keys():
         raise MissingFieldError(_missing("old_log_probs", names, mapping, where, " (or log_probs)"))
 

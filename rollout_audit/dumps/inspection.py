@@ -18,7 +18,7 @@ from rollout_audit.dumps.streaming import Selection, read_checked
 from rollout_audit.errors import NothingToAuditError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -169,18 +169,19 @@ class _Uids:
                 self.first = self.first or (file, row, uid)
             self.seen.add(hash(uid))
 
-    def finding(self) -> list[Finding]:
+    def findings(self, told: Collection[str | None]) -> list[Finding]:
+        """`told`: files that are known to repeat another one."""
         if not self.first:
             return []
         file, row, uid = self.first
         text = f"uid {uid!r} was there before: rows cannot be told apart by uid"
-        return [Finding("duplicate_uid", "info", text, file, row, count=self.repeated), *self._twins()]
+        return [Finding("duplicate_uid", "info", text, file, row, count=self.repeated), *self._twins(told)]
 
-    def _twins(self) -> Iterator[Finding]:
+    def _twins(self, told: Collection[str | None]) -> Iterator[Finding]:
         """Files whose every row, by uid and step, stood in one other file before."""
         for file, owners in self.owned_elsewhere.items():
             (other, count), *_ = owners.most_common(1)
-            if count == self.rows[file]:
+            if count == self.rows[file] and file not in told:
                 text = f"every row has the uid and step of one of {other}: the same batch twice? Give one of them"
                 yield Finding("repeated_file", "warning", text, file, count=count)
 
@@ -206,10 +207,12 @@ def inspect_dump(dump: Dump, *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> Ins
             values = getattr(chunk, name)
             if values is not None:
                 tally.add(values[chunk.response_mask])
-    log.notes.update(uids.finding(), _emptiness(dump, log))
+    names = [info.file.name for info in dump.infos]
+    told = {finding.file for finding in log.findings(names) if finding.kind == "repeated_file"}
+    log.notes.update(uids.findings(told), _emptiness(dump, log))
     files = tuple(_file(info, tally, log) for info, tally in zip(dump.infos, tallies, strict=True))
     results = tuple(tally.result(name) for name, tally in ranges.items())
-    return Inspection(files, results, log.findings([file.name for file in files]))
+    return Inspection(files, results, log.findings(names))
 
 
 def _emptiness(dump: Dump, log: FaultLog) -> list[Finding]:

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING
 
 from rollout_audit.dumps.columns import ColumnInfo
 from rollout_audit.dumps.discovery import DumpFile, discover
-from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, TRAINING, Mapped, named_log_probs, resolve_fields
+from rollout_audit.dumps.fields import (
+    FIELDS,
+    LOG_PROBS,
+    TRAINING,
+    Mapped,
+    TrainerAloneError,
+    named_log_probs,
+    resolve_fields,
+)
 from rollout_audit.dumps.formats.table import FORMATS, recognise
 from rollout_audit.dumps.naming import step_from_path
 from rollout_audit.dumps.roster import audited, identify
 from rollout_audit.dumps.sources import open_source
-from rollout_audit.errors import UnreadableFileError
+from rollout_audit.errors import MissingFieldError, UnreadableFileError
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FileInfo", "found_files"]
 
+_NAMED = 3
+"""files that an error lists"""
 LEADS = ("rollout_log_probs", "old_log_probs", "log_probs")
 _LISTS = {field.name for field in FIELDS if field.kind == "token"}
 _NUMERIC = {*_LISTS, "advantages", "reward", "step"}
@@ -71,8 +81,40 @@ def found_files(
     """The files of one dump, and what was found beside them; `partial`: columns of the map may be elsewhere."""
     wanted = named_log_probs(needed) | set(field_map.values())
     files, others = identify(discover(paths, input_format), wanted, forced=input_format is not None)
-    infos, more = audited([_inform(file, field_map, layout, needed, partial=partial) for file in files])
+    infos, more = audited(_informed(files, field_map, layout, needed, partial=partial))
     return infos, [*others, *more]
+
+
+def _informed(
+    files: Sequence[DumpFile],
+    field_map: Mapping[str, str],
+    layout: str | None,
+    needed: Collection[str],
+    *,
+    partial: bool,
+) -> list[FileInfo]:
+    """What each file says, or one error that names every file without a rollout side."""
+    infos: list[FileInfo] = []
+    alone: list[tuple[str, TrainerAloneError]] = []
+    for file in files:
+        try:
+            infos.append(_inform(file, field_map, layout, needed, partial=partial))
+        except TrainerAloneError as error:
+            alone.append((file.name, error))
+    if alone:
+        raise MissingFieldError(_trainer_alone(alone, len(files))) from alone[0][1]
+    return infos
+
+
+def _trainer_alone(alone: Sequence[tuple[str, TrainerAloneError]], files: int) -> str:
+    if len(alone) == files:
+        return f"{alone[0][1]}, or give the dump of the rollout's side and this one as --join"
+    named = ", ".join(name for name, _ in alone[:_NAMED])
+    more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
+    return (
+        f"no rollout_log_probs in {len(alone)} of {files} files, only the trainer's ({named}{more}): leave these files "
+        "out, or give them as --join to the dump that has their rollout_log_probs under the same uid"
+    )
 
 
 def _inform(

@@ -20,6 +20,7 @@ from rollout_audit.dumps.per_row import (
     one_per_row,
     shown_number,
     steps_in,
+    version_span,
     whole_numbers,
 )
 
@@ -80,7 +81,8 @@ def pack(batch: Batch, mapping: Mapping[str, str], *, file: int, default_step: i
     ids, id_faults = _ids(tokens.get("token_ids"), mask, lead.offsets)
     row = {field: one_per_row(field, column) for field, column in columns.items() if field in ROW_FIELDS}
     steps = steps_in(row.get("step"), batch.rows, default_step)
-    versions = {field: as_whole(row.get(field), -1, least=-1) for field in _VERSIONS}
+    spans = {field: _versions(columns.get(field), mask, lead.offsets) for field in _VERSIONS}
+    versions = {field: span.oldest for field, span in spans.items()}
     number_faults = [*_step_faults(steps, default_step), *_version_faults(versions)]
     compared = {field: _token_column(field, tokens) for field in LOG_PROB_FIELDS if field in tokens}
     faults = [*row_faults, *mask_faults, *number_faults, *id_faults, *check_tokens(compared, mask, lead.offsets)]
@@ -102,9 +104,25 @@ def pack(batch: Batch, mapping: Mapping[str, str], *, file: int, default_step: i
         token_ids=ids,
         group_ids=as_texts(row.get("group_id")),
         policy_versions=_values(versions["policy_version"]),
+        newest_versions=spans["policy_version"].newest,
         trainer_versions=_values(versions["trainer_version"]),
     )
     return CheckedChunk(chunk, tuple(sorted(faults, key=lambda fault: (fault.row, fault.position or 0))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Versions of the weights behind each row."""
+
+    oldest: WholeNumbers | None
+    newest: NDArray[np.int64] | None
+    """None: one version a row"""
+
+
+def _versions(column: Ragged | Scalars | None, mask: NDArray[np.bool_], offsets: NDArray[np.int64]) -> _Span:
+    if isinstance(column, Ragged):
+        return _Span(*version_span(column, mask, offsets))
+    return _Span(as_whole(column, -1, least=-1), None)
 
 
 def _as_lists(column: Ragged | Scalars) -> Ragged:
@@ -257,7 +275,7 @@ def _advantages(
     return None if per_row is None else np.repeat(per_row, np.diff(offsets))
 
 
-_ROW_ARRAYS = ("row_numbers", "steps", "reward", "policy_versions", "trainer_versions")
+_ROW_ARRAYS = ("row_numbers", "steps", "reward", "policy_versions", "newest_versions", "trainer_versions")
 _TOKEN_ARRAYS = (*LOG_PROB_FIELDS, "response_mask", "advantages", "token_ids")
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "shown_number",
     "steps_in",
     "steps_of",
+    "version_span",
     "whole_numbers",
 ]
 
@@ -58,13 +59,11 @@ def steps_in(column: Scalars | None, rows: int, default_step: int) -> WholeNumbe
 
 ROW_FIELDS: dict[str, Any] = {
     "reward": np.add,
-    "policy_version": np.minimum,
-    "trainer_version": np.minimum,
     "step": np.minimum,
     "uid": None,
     "group_id": None,
 }
-"""Fields of one value a row, and what makes one of a list: rewards add up, the oldest version
+"""Fields of one value a row, and what makes one of a list: rewards add up, the least step
 counts, of texts the first."""
 
 
@@ -132,6 +131,39 @@ def whole_numbers(values: NDArray[Any], blank: int) -> tuple[NDArray[np.int64], 
     whole = np.full(len(values), blank, np.int64)
     whole[fits] = values[fits].astype(np.int64)
     return whole, ~fits
+
+
+def version_span(
+    column: Ragged, mask: NDArray[np.bool_], offsets: NDArray[np.int64]
+) -> tuple[WholeNumbers, NDArray[np.int64]]:
+    """The oldest and the newest version in the list of each row, -1 where it holds none.
+
+    A list of one version a token is asked under the mask alone, any other (one a turn) whole. Elements that are null or
+    -1, as prompts have, say nothing.
+    """
+    values, wrong = whole_numbers(column.values, -1)
+    wrong |= values < -1
+    wrong[column.nulls] = False
+    values[column.nulls] = -1
+    said = (values >= 0) & _under_mask(column, mask, offsets)
+    row = np.repeat(np.arange(len(column.offsets) - 1), np.diff(column.offsets))
+    faulty = np.unique(row[wrong])
+    oldest = np.full(len(column.offsets) - 1, _INT64_MAX)
+    newest = np.full(len(column.offsets) - 1, -1)
+    np.minimum.at(oldest, row[said], values[said])
+    np.maximum.at(newest, row[said], values[said])
+    newest[faulty] = -1
+    oldest[newest < 0] = -1
+    shown = shown_number(column.values[np.flatnonzero(wrong)[0]]) if len(faulty) else ""
+    return WholeNumbers(oldest, np.setdiff1d(np.flatnonzero(newest < 0), faulty), faulty, shown), newest
+
+
+def _under_mask(column: Ragged, mask: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[values] False where the list has the length of the response and the token is masked."""
+    fits = np.diff(column.offsets) == np.diff(offsets)
+    under = np.ones(len(column.values), np.bool_)
+    under[np.repeat(fits, np.diff(column.offsets))] = mask[np.repeat(fits, np.diff(offsets))]
+    return under
 
 
 def shown_number(value: Any) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Recorded", "recorded", "write_recorded"]
 
 _HALVES = {"float16", "bfloat16"}
+_EITHER = ("advantages", "policy_version")
+"""Arguments with one value a token or one a response"""
 _LOG_PROBS = ("rollout_log_probs", "old_log_probs", "log_probs")
 _NO_TRAINER = "this file was recorded on the rollout's side"
 
@@ -57,8 +59,9 @@ def recorded(step: int, per_token: Mapping[str, Any], mask: Any, per_row: Mappin
     if lead_name is None:
         raise DumpError("no log-probs given: rollout_log_probs and old_log_probs or log_probs are what is recorded")
     of_rows = {name: value for name, value in per_row.items() if value is not None}
-    if "advantages" in given and _is_flat(given["advantages"]):
-        of_rows["advantages"] = given.pop("advantages")
+    for name in _EITHER:
+        if name in given and _is_flat(given[name]):
+            of_rows[name] = given.pop(name)
     tokens = {name: _packed(name, value) for name, value in given.items()}
     lead = tokens[lead_name]
     tokens["response_mask"] = _mask(mask, lead)

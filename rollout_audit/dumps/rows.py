@@ -46,6 +46,7 @@ def _row(chunk: Chunk, index: int, file: str) -> Row:
         token_ids=tokens(chunk.token_ids),
         group_id=None if chunk.group_ids is None else chunk.group_ids[index],
         policy_version=_version(chunk.policy_versions, index),
+        newest_version=_version(chunk.newest_versions, index),
         trainer_version=_version(chunk.trainer_versions, index),
     )
 

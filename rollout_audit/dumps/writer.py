@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["DumpWriter"]
 
 OnError = Literal["warn", "raise"]
+_SIDES = {"rollout_log_probs": "rollout", "old_log_probs": "trainer", "log_probs": "trainer"}
 
 
 class DumpWriter:
     """Writes one Parquet file a call, `step_000007_rank_0.parquet`, under a hidden name that is renamed at the end.
 
     Made for training loops: it copies to the host, drops prompt and padding, and writes; an error becomes a warning.
+    One side alone may be recorded, to be joined with the other; the first step that has other sides than the one before
+    is warned of, because such files do not make one dump.
 
     Args:
         folder: where the files go; made when the first is written.
@@ -42,6 +45,8 @@ class DumpWriter:
         self._rank = rank
         self._on_error = on_error
         self._written: Counter[int] = Counter()
+        self._sides: tuple[str, ...] = ()
+        self._mixed = False
 
     def __enter__(self) -> DumpWriter:
         return self
@@ -82,7 +87,8 @@ class DumpWriter:
             response_mask: 1 where the policy sampled the token and the loss counts it; None: everywhere.
             advantages: per token, or [B].
             token_ids: of the response.
-            reward, uid, group_id, policy_version, trainer_version: [B], or one value for all.
+            policy_version: of the weights that sampled it: per token, [B], or one value for all.
+            reward, uid, group_id, trainer_version: [B], or one value for all.
 
         Returns:
             The file, None where it could not be written.
@@ -97,12 +103,12 @@ class DumpWriter:
             "log_probs": log_probs,
             "advantages": advantages,
             "token_ids": token_ids,
+            "policy_version": policy_version,
         }
         per_row = {
             "reward": reward,
             "uid": uid,
             "group_id": group_id,
-            "policy_version": policy_version,
             "trainer_version": trainer_version,
         }
         try:
@@ -123,7 +129,18 @@ class DumpWriter:
         path = self.folder / f"step_{step:06d}_rank_{_rank(self._rank)}{part}.parquet"
         write_recorded(batch, path)
         self._written[step] += 1
+        self._notice_sides(step, per_token)
         return path
+
+    def _notice_sides(self, step: int, per_token: dict[str, Any]) -> None:
+        """Say once that a folder holds steps with one side and steps with both."""
+        sides = tuple(dict.fromkeys(side for name, side in _SIDES.items() if per_token[name] is not None))
+        if self._sides and sides != self._sides and not self._mixed:
+            self._mixed = True
+            has, had = (" and ".join(given) for given in (sides, self._sides))
+            text = f"step {step} has log-probs of {has}, the one before of {had}: such files do not make one dump"
+            warnings.warn(f"rollout-audit: {text}", RuntimeWarning, stacklevel=4)
+        self._sides = sides
 
 
 def _rank(given: int | None) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 from rollout_audit.audit.bitwise import FirstDifference, first_difference
-from rollout_audit.audit.report import Report
+from rollout_audit.audit.report import FindingReport, Report
 from rollout_audit.corrections.presets import REFERENCE_PRESET
 from rollout_audit.dumps.digest import with_content_digests
 from rollout_audit.dumps.dump import Dump
@@ -48,6 +48,8 @@ class CheckResult:
     """after an update: figures without a value → why"""
     golden_lines: Mapping[str, int] | None = None
     """figure → its line in the golden file, for annotations"""
+    findings: Sequence[FindingReport] = ()
+    """what reading the dump found"""
 
     @property
     def exit_code(self) -> int:
@@ -120,7 +122,7 @@ def check(
     if golden is None and not conditions:
         return found
     report, results = _audited(dump, _presets(presets, old), conditions, reading)
-    found = replace(found, gates=results)
+    found = replace(found, gates=results, findings=report.findings)
     return found if golden is None else _against(golden, old, report, found, asked, update=update)
 
 

@@ -52,7 +52,7 @@ def _verdict(inspection: Inspection) -> Verdict:
             "(see --on-fault drop).",
         )
     if counts["warning"]:
-        return Verdict("warn", f"{counts['warning']} warnings; nothing that would stop an audit.")
+        return Verdict("warn", f"{amount(counts['warning'], 'warning')}; nothing that would stop an audit.")
     return Verdict("ok", "No fault found.")
 
 

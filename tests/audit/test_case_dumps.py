@@ -300,6 +300,13 @@ def test_weights_that_stopped_arriving(tmp_path: Path) -> None:
     assert "step 3 is the change point" in cause.evidence
 
 
+def test_the_age_of_a_row_without_a_version_is_not_known(tmp_path: Path) -> None:
+    """Two of four rows have both versions, and are 2 and 4 updates old."""
+    lists = [[-0.5, -0.25]] * 4
+    dump_of(tmp_path, lists, lists, policy_version=[-1, 3, 1, 4], trainer_version=[5, 5, 5, None])
+    assert audited(tmp_path).steps[0].policy_age == 3.0
+
+
 def test_errors_that_cancel_are_flagged(tmp_path: Path) -> None:
     """Case 11, as a verdict."""
     rollout = [[-2.0, -1.75, -1.5, -2.25] * 30]

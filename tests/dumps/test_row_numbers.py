@@ -99,6 +99,30 @@ def test_version_that_is_no_number_is_a_warning(
     assert [getattr(row, field) for row in dump.rows()] == expected
 
 
+@pytest.mark.parametrize(
+    ("versions", "oldest", "newest"),
+    [
+        ([[3, 5], [5, -1], [-1, -1]], [3, 5, None], [5, 5, None]),
+        ([["9", "10"], ["11"], []], [9, 11, None], [10, 11, None]),
+        ([[3.0, 3.0, 9.0], None, [4.0, 4.0]], [3, None, 4], [9, None, 4]),
+        ([[2, None], [None, 4], [None]], [2, 4, None], [2, 4, None]),
+    ],
+)
+def test_lists_of_versions_have_an_oldest_and_a_newest(
+    write: Any, versions: Any, oldest: list[int | None], newest: list[int | None]
+) -> None:
+    dump = open_dump(write(**_columns(3, policy_version=pa.array(versions))))
+    assert _told(dump) == []
+    assert [row.policy_version for row in dump.rows()] == oldest
+    assert [row.newest_version for row in dump.rows()] == newest
+
+
+def test_versions_of_masked_tokens_do_not_count(write: Any) -> None:
+    columns = _columns(2, policy_version=[[3, 5], [3, 5]]) | {"response_mask": [[0, 1], [1, 0]]}
+    rows = list(open_dump(write(**columns)).rows())
+    assert [(row.policy_version, row.newest_version) for row in rows] == [(5, 5), (3, 3)]
+
+
 def test_absent_versions_are_nothing_to_say(write: Any) -> None:
     dump = open_dump(
         write(**_columns(3, policy_version=[None, -1, 4], trainer_version=pa.array([[4, None], [], None])))
@@ -106,6 +130,7 @@ def test_absent_versions_are_nothing_to_say(write: Any) -> None:
     assert _told(dump) == []
     rows = list(dump.rows())
     assert [row.policy_version for row in rows] == [None, None, 4]
+    assert [row.newest_version for row in rows] == [None] * 3
     assert [row.trainer_version for row in rows] == [4, None, None]  # a null element is no version 0
 
 

@@ -108,6 +108,17 @@ def test_fields_of_rows(tmp_path: Path) -> None:
     assert one.log_probs.tolist() == OLD_ROWS[0]
 
 
+@pytest.mark.parametrize("form", ["numpy", "lists", "ragged"])
+def test_policy_versions_of_tokens(form: str, tmp_path: Path) -> None:
+    """The prompt has -1, and 9 stands under a mask of 0."""
+    shape = FORMS[form]
+    versions = torch.tensor([[-1, 4, 9, 5, -1, -1], [-1, -1, 6, 6, 6, 6]])
+    batch = {"rollout_log_probs": MU, "old_log_probs": PI, "response_mask": MASK, "policy_version": versions}
+    dump = written(tmp_path, **{name: shape(value) for name, value in batch.items()})
+    assert pq.read_table(tmp_path)["policy_version"].to_pylist() == [[4, 9, 5], [6] * 4]
+    assert [(row.policy_version, row.newest_version) for row in dump.rows()] == [(4, 5), (6, 6)]
+
+
 def test_advantages_a_token_and_rows_without_a_valid_token(tmp_path: Path) -> None:
     mask = torch.tensor([[0] * 6, [0, 0, 1, 1, 1, 1]])
     dump = written(tmp_path, rollout_log_probs=MU, old_log_probs=PI, response_mask=mask, advantages=MU)
@@ -126,6 +137,51 @@ def test_nothing_but_the_rollout_waits_for_a_join(tmp_path: Path) -> None:
         writer.write(step=7, old_log_probs=PI.flip(0), response_mask=MASK.flip(0), uid=uid[::-1])
     dump = ra.open_dump(tmp_path / "rollout", join=tmp_path / "trainer")
     assert [row.old_log_probs.tolist() for row in dump.rows()] == OLD_ROWS
+
+
+def test_a_folder_of_mixed_steps_is_noticed_once(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    writer = ra.DumpWriter(tmp_path, on_error="raise")
+    writer.write(step=1, rollout_log_probs=MU, old_log_probs=PI)
+    writer.write(step=2, rollout_log_probs=MU, log_probs=PI)
+    assert not recwarn.list
+    writer.write(step=3, old_log_probs=PI)
+    writer.write(step=4, rollout_log_probs=MU)
+    (caught,) = recwarn.list
+    assert str(caught.message) == (
+        "rollout-audit: step 3 has log-probs of trainer, the one before of rollout and trainer: such files do not make "
+        "one dump"
+    )
+    assert caught.filename == __file__
+
+
+def test_the_trainer_side_alone_is_a_recording(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    writer = ra.DumpWriter(tmp_path, on_error="raise")
+    for step in (1, 2):
+        writer.write(step=step, old_log_probs=PI, uid=["a", "b"])
+    assert not recwarn.list
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    assert str(raised.value) == (
+        "step_000001_rank_0.parquet: no column for rollout_log_probs; columns are step, old_log_probs, response_mask, "
+        "uid; name it with --map rollout_log_probs=COLUMN, or give the dump of the rollout's side and this one as "
+        "--join"
+    )
+
+
+@pytest.mark.parametrize(("alone", "named"), [(1, "step_000000_rank_0.parquet"), (5, " and 2 more")])
+def test_files_without_a_rollout_side_are_all_named(alone: int, named: str, tmp_path: Path) -> None:
+    for step in range(alone):
+        ra.DumpWriter(tmp_path, on_error="raise").write(step=step, old_log_probs=PI)
+    ra.DumpWriter(tmp_path, on_error="raise").write(step=alone, rollout_log_probs=MU, old_log_probs=PI)
+    listed = ", ".join(f"step_{step:06d}_rank_0.parquet" for step in range(min(alone, 3)))
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    text = str(raised.value)
+    assert text.startswith(f"no rollout_log_probs in {alone} of {alone + 1} files, only the trainer's ({listed}")
+    assert named in text
+    assert text.endswith(
+        "leave these files out, or give them as --join to the dump that has their rollout_log_probs under the same uid"
+    )
 
 
 def test_names_tell_ranks_and_calls_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -30,6 +31,7 @@ FIELDS = (
     "token_ids",
     "group_id",
     "policy_version",
+    "newest_version",
 )
 
 
@@ -70,6 +72,20 @@ def test_conformance_dumps_read_back(name: str, tmp_path: Path) -> None:
     back = ra.open_dump(tmp_path / "out")
     assert_same_rows(dump, back)
     assert {n.kind for n in back.notes} == {n.kind for n in dump.notes} - {"no_mask"}
+
+
+def test_versions_of_tokens_keep_their_ends(tmp_path: Path) -> None:
+    """Two rows have as many versions as tokens, the others one a turn."""
+    lists = [[-0.5] * n for n in (3, 2, 2, 1, 4)]
+    (tmp_path / "in").mkdir()
+    versions = [[4, 5, 5], [7, 8, 9], [3, 6], [-1], None]
+    table = {"rollout_log_probs": lists, "old_log_probs": lists, "policy_version": versions}
+    table["response_mask"] = [[1, 1, 0], [1, 0], [0, 1], [1], [1] * 4]
+    pq.write_table(pa.table(table), tmp_path / "in" / "dump.parquet")
+    dump = ra.open_dump(tmp_path / "in")
+    assert [(r.policy_version, r.newest_version) for r in dump.rows()] == [(4, 5), (7, 9), (6, 6), *[(None, None)] * 2]
+    ra.convert_dump(dump, tmp_path / "out")
+    assert_same_rows(dump, ra.open_dump(tmp_path / "out"))
 
 
 def test_floats_have_their_bytes_split_and_all_is_zstd(tmp_path: Path) -> None:

@@ -76,6 +76,17 @@ def test_verl_batch_keeps_its_width_and_its_values(suffix: str) -> None:
             np.testing.assert_array_equal(getattr(row, field)[:length], as_array(true[field]).astype(np.float32))
 
 
+def test_areal_has_a_version_a_token() -> None:
+    """All tokens of the file come from version 0, its prompts have -1."""
+    rows = list(ra.open_dump(HERE / "areal", layout="areal").rows())
+    assert {(row.policy_version, row.newest_version) for row in rows} == {(0, 0)}
+
+
+def test_slime_and_miles_have_a_version_a_turn() -> None:
+    for path in ("slime/grpo_run/rollout_data/2.pt", "miles/grpo_run/rollout_data/2.pt"):
+        assert {(row.policy_version, row.newest_version) for row in ra.open_dump(HERE / path).rows()} == {(0, 0)}
+
+
 def test_uids_are_the_trainers_own_numbers() -> None:
     for name in ("slime", "miles"):
         keys = [row["key"].rpartition("/")[2] for row in truth_of(name)]

@@ -28,7 +28,7 @@ class Exhibit:
     sample: SampledRows
     table: Mapping[str, Array]
     """columns [rows] of every row with a valid token: step, valid_tokens, sum_d, sum_abs_d, sum_k3, min_d, …; and
-    policy_age, policy_version where recorded"""
+    policy_age, policy_version, newest_version where recorded"""
     findings: Sequence[Finding]
     training: str
     """name of the column"""

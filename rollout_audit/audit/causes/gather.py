@@ -32,7 +32,7 @@ def exhibit_of(
     scored = rows["valid_tokens"] > 0
     with np.errstate(over="ignore"):
         table = {**rows, "sum_chi2": np.exp(rows["log_sum_ratio_sq"])}
-    kept = (*NOTHING, "policy_age", "policy_version")
+    kept = (*NOTHING, "policy_age", "policy_version", "newest_version")
     return Exhibit(
         sample=SampledRows.of_columns(sample),
         table={name: table[name][scored] for name in kept if name in table},

@@ -19,6 +19,8 @@ IDENTICAL_FROM = 100
 EDGE_ROWS, EDGE_SHARE = 3, 0.05
 """So many rows, and such a share of them, must agree before an edge of the mask is called wrong"""
 TOP1_TOKENS = 8
+ZEROS_FROM = 8
+"""Tokens; fewer zeros may be requests that went wrong"""
 BROKEN_AT_MOST = 0.5
 MINOR = 0.5
 """Of rows that are broken and rows with one bad stretch the rarer kind is named if it is half as frequent: a few rows
@@ -85,18 +87,38 @@ def identical_columns(exhibit: Exhibit) -> Hit | None:
 
 
 def mask_too_wide(exhibit: Exhibit) -> Hit | None:
-    """One stretch of large |d| in many rows, at an end or inside, and agreement outside of it."""
+    """One stretch of large |d| in many rows, at an end or inside, and agreement outside of it; or zeros, or padding."""
+    return _wide_rows(exhibit) or _unsampled(exhibit) or _padding(exhibit)
+
+
+def _wide_rows(exhibit: Exhibit) -> Hit | None:
     wide, rows = exhibit.kinds.wide, exhibit.sample
-    padded = exhibit.count("constant_tail")
     if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE or wide.sum() < MINOR * exhibit.kinds.broken.sum():
-        text = f"no response mask, and {padded:,} rows end in constant values in both columns"
-        return Hit(text, 0.6, {"rows": padded}) if padded else None
+        return None
     place, length = _stretches(exhibit, wide)
     text = (
         f"{int(wide.sum()):,} of {rows.rows:,} rows have one stretch of |d| above {BIG:g} ({place} of the response, "
         f"some {length:.0f} tokens) and agree outside of it"
     )
     return Hit(text, 0.8, {"rows": int(wide.sum()), "rows_share": float(wide.mean()), "tokens": length})
+
+
+def _unsampled(exhibit: Exhibit) -> Hit | None:
+    """Zeros in runs are placeholders first; enough of them say which tokens they stand for."""
+    zeros = exhibit.count("zero_placeholder")
+    if zeros < ZEROS_FROM:
+        return None
+    text = (
+        f"{zeros:,} tokens under mask 1 have log-prob 0.0 in runs where the other side is below -1: what frameworks "
+        "write for tokens that nobody sampled (prompt, tool output)"
+    )
+    return Hit(text, 0.7, {"tokens": zeros})
+
+
+def _padding(exhibit: Exhibit) -> Hit | None:
+    padded = exhibit.count("constant_tail")
+    text = f"no response mask, and {padded:,} rows end in constant values in both columns"
+    return Hit(text, 0.6, {"rows": padded}) if padded else None
 
 
 def _stretches(exhibit: Exhibit, wide: Flags) -> tuple[str, float]:

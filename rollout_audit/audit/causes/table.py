@@ -54,7 +54,8 @@ DETECTORS: tuple[Detector, ...] = (
              "record the engine's own log-prob of the end token, or mask tokens that the framework appends"),
     Detector("mask_too_wide", "warning", mask_too_wide,
              "in three rows and 5% of them one stretch where three of five neighbours have |d| above 1.5, and under "
-             "10% of such tokens outside; or rows that end in constants where there is no mask",
+             "10% of such tokens outside; or eight placeholders of 0.0 in runs; or rows that end in constants where "
+             "there is no mask",
              "broken rows are off all over; heavy tails are single tokens",
              "set the mask to 0 on prompt, tool output and padding: only sampled tokens have a rollout log-prob"),
     Detector("identical_columns", "warning", identical_columns,
@@ -74,8 +75,9 @@ DETECTORS: tuple[Detector, ...] = (
              "a temperature leaves sure tokens where they are and turns the sign of unlikely ones",
              "renormalise on both sides or on neither (top-p, top-k, min-p), or sample without truncation"),
     Detector("mixed_versions", "warning", mixed_versions,
-             "a step holds several policy versions; a warning where rows of the oldest are 1.3 times further off than "
-             "those of the newest by four standard errors and a health limit is passed",
+             "rows of a step, or tokens of a row where lists are recorded, are of several policy versions; a warning "
+             "where rows of the oldest are 1.3 times further off than those of the newest by four standard errors and "
+             "a health limit is passed",
              "with one version a step, a growing gap is staleness",
              "weight each row against the version that sampled it, or drain the queue before the weights change"),
     Detector("stale_weights", "warning", stale_weights,

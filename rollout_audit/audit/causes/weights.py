@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -141,20 +142,50 @@ def _by_size(exhibit: Exhibit) -> Hit | None:
 
 
 def mixed_versions(exhibit: Exhibit) -> Hit | None:
-    """Rows of one step that were sampled by several versions of the weights."""
-    versions = exhibit.table.get("policy_version")
-    if versions is None:
+    """Rows of one step, or tokens of one row, that were sampled by several versions of the weights."""
+    oldest = exhibit.table.get("policy_version")
+    if oldest is None:
         return None
+    newest = exhibit.table.get("newest_version", oldest)
+    spread = newest > oldest
     by_step = zip(exhibit.steps.tolist(), exhibit.rows_of_steps, strict=True)
-    mixed = {step: rows for step, rows in by_step if len(np.unique(versions[rows][np.isfinite(versions[rows])])) > 1}
+    mixed = {step: rows for step, rows in by_step if _several(oldest[rows]) or spread[rows].any()}
     if not mixed:
         return None
-    worst = max((_version_contrast(exhibit, rows, versions) for rows in mixed.values()), key=lambda c: c.z)
-    text = f"{len(mixed)} of {len(exhibit.steps)} steps hold rows of several policy versions (first: step {min(mixed)})"
+    contrasts = [_version_contrast(exhibit, rows, oldest) for rows in mixed.values() if _several(oldest[rows])]
+    worst = max(contrasts, key=lambda c: c.z, default=_Contrast(1.0, 0.0))
     matters = worst.factor >= GROWS and worst.z >= SURE
-    rest = f"; rows of the oldest are ×{worst.factor:.2g} further off" if matters else "; their rows are alike"
-    figures = {"steps": len(mixed), "factor": worst.factor, "z": worst.z}
-    return Hit(text + rest, 0.95 if matters else 0.6, figures, harmless=not (matters and exhibit.past_limits))
+    text = "; ".join(filter(None, (_where_mixed(exhibit, mixed, oldest), _rows_spread(exhibit, oldest, newest))))
+    alike = "their rows are alike" if contrasts else "no rows of an older version to hold against newer ones"
+    rest = f"rows of the oldest are ×{worst.factor:.2g} further off" if matters else alike
+    figures: dict[str, float | int] = {"steps": len(mixed), "factor": worst.factor, "z": worst.z}
+    if spread.any():
+        figures["rows_of_several"] = int(spread.sum())
+    harmless = not (matters and exhibit.past_limits)
+    return Hit(f"{text}; {rest}", 0.95 if matters else 0.6, figures, harmless=harmless)
+
+
+def _several(versions: Array) -> bool:
+    return len(np.unique(versions[np.isfinite(versions)])) > 1
+
+
+def _where_mixed(exhibit: Exhibit, mixed: Mapping[int, Ints], oldest: Array) -> str:
+    steps = [step for step, rows in mixed.items() if _several(oldest[rows])]
+    if not steps:
+        return ""
+    return f"{len(steps)} of {len(exhibit.steps)} steps hold rows of several policy versions (first: step {min(steps)})"
+
+
+def _rows_spread(exhibit: Exhibit, oldest: Array, newest: Array) -> str:
+    """What is to be said of rows that were begun by one version and finished by another."""
+    spread = newest > oldest
+    if not spread.any():
+        return ""
+    first, most = int(exhibit.table["step"][spread].min()), int((newest - oldest)[spread].max())
+    return (
+        f"{int(spread.sum()):,} of {len(oldest):,} rows hold tokens of several policy versions, up to {most} apart "
+        f"(first: step {first})"
+    )
 
 
 def _version_contrast(exhibit: Exhibit, rows: Ints, versions: Array) -> _Contrast:

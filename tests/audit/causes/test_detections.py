@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rollout_audit as ra
 from rollout_audit.audit.causes import DETECTORS, Cause, causes_of_dump
 from tests.detections import detections, trial
-from tests.faults import FAULTS, SOUND, Fault, sound
+from tests.faults import FAULTS, SOUND, Fault, sound, write
 
 ROOT = Path(__file__).resolve().parents[3]
 SEEDS = (11,)
@@ -64,6 +67,18 @@ def test_a_fault_past_a_limit_is_named(fault: Fault, tmp_path: Path) -> None:
     assert (rows[0].past == len(SOUND) * len(SEEDS)) != (fault.name in WITHIN_LIMITS)
     if fault.name != "float16 storage":
         assert rows[0].named == len(rows[0].trials)
+
+
+@pytest.mark.parametrize("strength", [32, 4])
+def test_zeros_over_prompt_and_tools_are_called_a_mask_too_wide_as_well(strength: float, tmp_path: Path) -> None:
+    """Where rows are left to audit, and where not a single one is."""
+    fault = next(fault for fault in FAULTS if fault.name == "zeros on prompt and tools")
+    for name in SOUND:
+        found = trial(fault.inject(sound(name), strength, np.random.default_rng(11)), tmp_path)
+        rows = [row for row in sound(name).rollout if len(row) >= strength][::2]
+        wide = next(cause for cause in found.causes if cause.cause == "mask_too_wide")
+        assert found.alarms[0] == "placeholder"
+        assert wide.figures["tokens"] == strength * len(rows)
 
 
 def test_every_cause_but_noise_is_put_into_sound_data() -> None:
@@ -148,6 +163,41 @@ def test_the_page_is_fresh(tmp_path: Path) -> None:
     assert not missing, "run: python docs/make_detections.py"
     for fault in FAULTS:
         assert page.count(f"| {fault.name} | `{fault.cause}` |") == len(fault.strengths)
+
+
+def with_versions(folder: Path, drift: float, versions: Callable[[int, int], list[int]]) -> Path:
+    """`versions(old, tokens)` of every row; each third is `old`, and its policy has moved on by `drift`."""
+    fault = next(fault for fault in FAULTS if fault.name == "mixed versions")
+    recording = fault.inject(sound("temperature_both"), drift, np.random.default_rng(0))
+    path = write(recording, folder) / "dump.parquet"
+    table = pq.read_table(path)
+    lists = [versions(i % 3 == 0, len(row)) for i, row in enumerate(recording.rollout)]
+    at = table.column_names.index("policy_version")
+    pq.write_table(table.set_column(at, "policy_version", pa.array(lists)), path)
+    return folder
+
+
+def test_rows_that_hold_tokens_of_several_versions_are_counted(tmp_path: Path) -> None:
+    rows = sound("temperature_both").rows
+    found = causes(with_versions(tmp_path, 1.0, lambda old, n: [3] * (n // 2) + [7] * (n - n // 2) if old else [7] * n))
+    mixed = next(cause for cause in found if cause.cause == "mixed_versions")
+    assert (mixed.severity, mixed.figures["rows_of_several"]) == ("warning", -(-rows // 3))
+    assert mixed.evidence.startswith(
+        f"1 of 1 steps hold rows of several policy versions (first: step 0); {-(-rows // 3)} of {rows} rows hold "
+        "tokens of several policy versions, up to 4 apart (first: step 0); rows of the oldest are ×"
+    )
+
+
+def test_rows_that_all_begin_with_one_version_have_nothing_to_be_held_against(tmp_path: Path) -> None:
+    found = causes(with_versions(tmp_path, 0.0, lambda old, n: [6, 7] if old else [6, 6]))
+    mixed = next(cause for cause in found if cause.cause == "mixed_versions")
+    assert (mixed.severity, mixed.confidence) == ("info", 0.6)
+    assert mixed.evidence.endswith("; no rows of an older version to hold against newer ones")
+
+
+def test_rows_of_one_version_each_are_not_mixed(tmp_path: Path) -> None:
+    found = causes(with_versions(tmp_path, 0.0, lambda _, n: [7] * n))
+    assert [cause.cause for cause in found] == ["precision_noise"]
 
 
 def test_report_json_lists_causes() -> None:

@@ -11,12 +11,14 @@ from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
     ChunkTokens,
+    Config,
     Dumps,
     InputFormat,
     Join,
     Layout,
     Limit,
     Maps,
+    NewOut,
     OnFault,
     OnFaultName,
     Output,
@@ -24,7 +26,7 @@ from rollout_audit.cli.options import (
     Steps,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
-from rollout_audit.cli.reference import one_correction
+from rollout_audit.cli.reference import one_correction, say_config
 
 __all__ = ["APPLY_EPILOG", "apply"]
 
@@ -35,10 +37,6 @@ Examples:
   rollout-audit apply batch.safetensors --layout trl --trainer trl --out run/weights
 """
 
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False),
-]
 PresetName = Annotated[
     str | None,
     typer.Option("--preset", metavar="NAME", envvar="ROLLOUT_AUDIT_PRESET", help="A preset.", show_default=False),
@@ -52,20 +50,11 @@ TrainerName = Annotated[
         show_default=False,
     ),
 ]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|JSON",
-        envvar="ROLLOUT_AUDIT_CONFIG",
-        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
-        show_default="the trainer's defaults",
-    ),
-]
 
 
 def apply(
     dumps: Dumps,
-    out: Out,
+    out: NewOut,
     preset: PresetName = None,
     trainer: TrainerName = None,
     config: Config = None,
@@ -85,7 +74,6 @@ def apply(
     correction = one_correction(preset, trainer, config)
 
     from rollout_audit.audit.apply_files import write_correction
-    from rollout_audit.audit.selection import config_text, config_warnings
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.dumps.target import check_target
     from rollout_audit.reports.applied import applied_document
@@ -94,9 +82,7 @@ def apply(
 
     check_target(out)
     if trainer is not None:
-        say(config_text(trainer, correction), quiet=quiet)
-        for warning in config_warnings(trainer, correction):
-            say(f"warning: {warning}", quiet=quiet)
+        say_config(trainer, correction, quiet=quiet)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     with progress(dump.total_rows, quiet=quiet) as advance:
         written = write_correction(

@@ -23,6 +23,7 @@ from rollout_audit.cli.options import (
     OnFault,
     OnFaultName,
     Output,
+    Quiet,
     Steps,
     Workers,
 )
@@ -78,9 +79,6 @@ Exports = Annotated[
         ),
         show_default=False,
     ),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr.")
 ]
 
 

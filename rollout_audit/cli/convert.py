@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from rollout_audit.cli.messages import say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
@@ -16,6 +12,7 @@ from rollout_audit.cli.options import (
     Layout,
     Limit,
     Maps,
+    NewOut,
     OnFault,
     OnFaultName,
     Steps,
@@ -31,15 +28,10 @@ Examples:
   rollout-audit convert batch.safetensors --layout roll --out run/dumps
 """
 
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False),
-]
-
 
 def convert(
     dumps: Dumps,
-    out: Out,
+    out: NewOut,
     field_map: Maps = None,
     input_format: InputFormat = None,
     layout: Layout = None,

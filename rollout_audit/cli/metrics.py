@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_audit.cli.messages import say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
@@ -23,6 +22,7 @@ from rollout_audit.cli.options import (
     Steps,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
+from rollout_audit.cli.reference import say_config
 
 __all__ = ["METRICS_EPILOG", "metrics"]
 
@@ -77,19 +77,15 @@ def metrics(
     fields, span = parse_maps(field_map), parse_steps(steps)
 
     from rollout_audit.audit.dialect import trainer_metrics
-    from rollout_audit.audit.selection import config_text, config_warnings
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.dialect import pooled_document, steps_document
     from rollout_audit.reports.terminal import emit
 
-    read_as, warnings = config_text(trainer, config), config_warnings(trainer, config)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
     if per_step:
         document = steps_document(trainer, trainer_metrics(dump, trainer, config, per_step=True, **how))
     else:
         document = pooled_document(trainer, trainer_metrics(dump, trainer, config, **how))
-    say(read_as)
-    for warning in warnings:
-        say(f"warning: {warning}")
+    say_config(trainer, config)
     emit(document, output.value if output else None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.messages import progress
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     ChunkTokens,
@@ -24,14 +24,15 @@ from rollout_audit.cli.options import (
     OnFaultName,
     Output,
     Quiet,
+    ReportOut,
     Steps,
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_rules, parse_steps, several
+from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
 
 if TYPE_CHECKING:
-    from rollout_audit.audit.report import Report
     from rollout_audit.audit.sweep import Grid
 
 __all__ = ["SWEEP_EPILOG", "sweep"]
@@ -133,16 +134,12 @@ PerStepGrid = Annotated[
     bool,
     typer.Option("--per-step-grid", envvar="ROLLOUT_AUDIT_PER_STEP_GRID", help="Every point on every step too."),
 ]
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."),
-]
 
 
 def sweep(
     dumps: DumpsOrNone = None,
     source: From = None,
-    out: Out = OUT,
+    out: ReportOut = OUT,
     level: Levels = None,
     bound: Bounds = None,
     upper: Upper = None,
@@ -183,6 +180,7 @@ def sweep(
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.folder import check_output
     from rollout_audit.reports.saved import sweep as try_grid
+    from rollout_audit.reports.sweep_table import sweep_document
 
     check_output(out)
     if source is not None:
@@ -203,7 +201,7 @@ def sweep(
                 chunk_tokens=chunk_tokens,
                 on_progress=advance,
             )
-    _finish(report, out, output.value if output else None, plots=not no_plots, quiet=quiet)
+    write_and_show(report, sweep_document(report), out, output, plots=not no_plots, quiet=quiet)
 
 
 def _check_source(dumps: Sequence[str] | None, source: str | None, out: str, reading: Sequence[str]) -> None:
@@ -247,15 +245,3 @@ def _names(text: str | None) -> list[str] | None:
     if text is None:
         return None
     return [] if text.strip() == "none" else [name.strip() for name in text.split(",")]
-
-
-def _finish(report: Report, out: str, style: str | None, *, plots: bool, quiet: bool) -> None:
-    from rollout_audit.reports.folder import write_report
-    from rollout_audit.reports.sweep_table import sweep_document
-    from rollout_audit.reports.terminal import emit
-
-    written = write_report(report, out, plots=plots)
-    for picture, reason in written.failures.items():
-        say(f"warning: {picture} was not drawn: {reason}")
-    emit(sweep_document(report), style)  # type: ignore[arg-type]
-    say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)

@@ -10,7 +10,9 @@ from rollout_audit.cli.gates import FailOn, asked_gates
 from rollout_audit.cli.messages import progress, say
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
+    TRAINERS_HELP,
     ChunkTokens,
+    Config,
     Device,
     DeviceName,
     Dumps,
@@ -28,6 +30,7 @@ from rollout_audit.cli.options import (
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+from rollout_audit.cli.reference import check_one, say_config
 
 __all__ = ["CHECK_EPILOG", "check"]
 
@@ -36,6 +39,7 @@ Examples:
   rollout-audit check tests/dump --golden tests/golden.json --update
   rollout-audit check tests/dump --golden tests/golden.json
   rollout-audit check tests/dump --golden tests/golden.json --export junit=check.xml --export github
+  rollout-audit check tests/dump --golden tests/verl.json --trainer verl --config run/config.yaml --update
   rollout-audit check tests/dump --expect-bitwise
 
 \b
@@ -68,6 +72,18 @@ Presets = Annotated[
         show_default="those of the golden file, else decoupled_token_is",
     ),
 ]
+TrainerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help=(
+            "That trainer's correction is the reference, and what it would have logged is held to the file too. "
+            f"{TRAINERS_HELP}"
+        ),
+        show_default="that of the golden file, with its settings",
+    ),
+]
 Exports = Annotated[
     list[str] | None,
     typer.Option(
@@ -89,6 +105,8 @@ def check(
     every: Every = False,
     expect_bitwise: ExpectBitwise = False,
     presets: Presets = None,
+    trainer: TrainerName = None,
+    config: Config = None,
     fail_on: FailOn = None,
     export: Exports = None,
     field_map: Maps = None,
@@ -108,6 +126,7 @@ def check(
     """Hold a dump against a golden file: numbers as numbers, each with its tolerance and its direction."""
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = asked_gates(fail_on)
+    check_one(None, trainer, config)
     names = [name.strip() for name in (presets or "").split(",") if name.strip()]
 
     from rollout_audit.dumps.dump import open_dump
@@ -125,6 +144,8 @@ def check(
             update=update,
             expect_bitwise=expect_bitwise,
             presets=names or None,
+            trainer=trainer,
+            config=config,
             gates=gates,
             mode=mode.value if mode else None,
             on_fault=on_fault.value,
@@ -137,6 +158,8 @@ def check(
             on_progress=advance,
         )
     written = write_exports(exports, result)
+    if trainer is not None:
+        say_config(trainer, config or "{}", quiet=quiet)
     emit(check_document(result, every=every), output.value if output else None)
     for text in left_out(result):
         say(text, quiet=quiet)

@@ -44,6 +44,7 @@ def trainer_metrics(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Metrics: ...
 @overload
@@ -56,6 +57,7 @@ def trainer_metrics(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> dict[int, Metrics]: ...
 def trainer_metrics(
@@ -67,6 +69,7 @@ def trainer_metrics(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Metrics | dict[int, Metrics]:
     """The very keys and definitions that a trainer logs, its quirks included.
@@ -76,7 +79,7 @@ def trainer_metrics(
         trainer: a name of `trainers.registry.TRAINERS`.
         config: the trainer's own keys as a dict, a YAML, JSON or TOML file, flags, or the name of one of its presets.
         per_step: one batch a step, as the trainer computes; else all rows are one batch.
-        on_fault, steps, limit, chunk_tokens: as in `analyze`.
+        on_fault, steps, limit, workers, chunk_tokens: as in `analyze`.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
@@ -92,7 +95,7 @@ def trainer_metrics(
         steps=steps,
         limit=limit,
     )
-    batches = its.gather(reading)
+    batches = its.gather(reading, workers or default_workers())
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -106,8 +109,8 @@ class _Dialect:
     one_batch: bool
     """whether the dump is one batch, else each step is"""
 
-    def gather(self, reading: Reading) -> _Batches:
-        columns, pair, workers = RowTable(), PairState(), default_workers()
+    def gather(self, reading: Reading, workers: int) -> _Batches:
+        columns, pair = RowTable(), PairState()
         cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers)
         with one_torch_thread():
             for part, state in reading.map(partial(self._chunk, cuts), workers, FaultLog()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -34,8 +34,9 @@ from rollout_audit.cli.options import (
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
 from rollout_audit.cli.reference import check_one, say_config
+from rollout_audit.cli.sources import one_reference
 from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
 
@@ -68,6 +69,18 @@ Reference = Annotated[
         envvar="ROLLOUT_AUDIT_PRESET",
         help="The correction that the health rules look at; the table shows every preset.",
         show_default="decoupled_token_is",
+    ),
+]
+Presets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,...",
+        envvar="ROLLOUT_AUDIT_PRESETS",
+        help=(
+            "Corrections to evaluate, or all; the first is looked at by the health rules unless --preset or --trainer "
+            "names one."
+        ),
+        show_default="all that one pass answers",
     ),
 ]
 TrainerName = Annotated[
@@ -115,6 +128,7 @@ NoSweep = Annotated[
 
 
 def analyze(
+    context: typer.Context,
     dumps: Dumps,
     out: ReportOut = OUT,
     field_map: Maps = None,
@@ -123,6 +137,7 @@ def analyze(
     join: Join = None,
     mode: Mode = None,
     preset: Reference = None,
+    presets: Presets = None,
     trainer: TrainerName = None,
     config: Config = None,
     steps: Steps = None,
@@ -144,7 +159,9 @@ def analyze(
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = asked_gates(fail_on)
+    preset, trainer, config = one_reference(context, preset, trainer, config)
     check_one(preset, trainer, config)
+    asked = parse_presets(presets) or "all"
     logs = several(log, "ROLLOUT_AUDIT_LOG")
     if logs and trainer is None:
         raise UsageError("--log needs --trainer, and the run's --config: whose metrics are these?")
@@ -156,7 +173,7 @@ def analyze(
     from rollout_audit.reports.summary import report_document
 
     check_output(out)
-    _check_names(gates, trainer)
+    _check_names(gates, asked, preset, trainer)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     if digest is DigestName.FULL:
         dump = with_content_digests(dump)
@@ -174,11 +191,13 @@ def analyze(
             on_fault=on_fault.value,
             steps=span,
             limit=limit,
+            workers=workers,
             chunk_tokens=chunk_tokens,
         )
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,
+            presets=asked,
             reference=preset,
             trainer=trainer,
             config=config,
@@ -202,14 +221,16 @@ def analyze(
     raise typer.Exit(_exit_code(results))
 
 
-def _check_names(gates: Sequence[Gate], trainer: str | None) -> None:
+def _check_names(
+    gates: Sequence[Gate], presets: Literal["all"] | Sequence[str], preset: str | None, trainer: str | None
+) -> None:
     if not gates:
         return
     from rollout_audit.audit.gates import check_names
     from rollout_audit.corrections.presets import BY_DEFAULT
 
-    own = [] if trainer is None else [f"{trainer}-config"]
-    check_names(gates, [*own, *(preset.name for preset in BY_DEFAULT)])
+    own = [*([] if preset is None else [preset]), *([] if trainer is None else [f"{trainer}-config"])]
+    check_names(gates, [*own, *([each.name for each in BY_DEFAULT] if presets == "all" else presets)])
 
 
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:

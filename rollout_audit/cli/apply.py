@@ -27,6 +27,7 @@ from rollout_audit.cli.options import (
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
 from rollout_audit.cli.reference import one_correction, say_config
+from rollout_audit.cli.sources import one_reference
 
 __all__ = ["APPLY_EPILOG", "apply"]
 
@@ -53,6 +54,7 @@ TrainerName = Annotated[
 
 
 def apply(
+    context: typer.Context,
     dumps: Dumps,
     out: NewOut,
     preset: PresetName = None,
@@ -71,6 +73,7 @@ def apply(
 ) -> None:
     """Write the weights and masks of a correction, a file a file, row for row."""
     fields, span = parse_maps(field_map), parse_steps(steps)
+    preset, trainer, config = one_reference(context, preset, trainer, config)
     correction = one_correction(preset, trainer, config)
 
     from rollout_audit.audit.apply_files import write_correction

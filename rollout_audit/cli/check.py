@@ -29,7 +29,7 @@ from rollout_audit.cli.options import (
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
 from rollout_audit.cli.reference import check_one, say_config
 
 __all__ = ["CHECK_EPILOG", "check"]
@@ -68,7 +68,7 @@ Presets = Annotated[
     typer.Option(
         metavar="NAME,...",
         envvar="ROLLOUT_AUDIT_PRESETS",
-        help="Corrections to run; the first is the reference, which is held against the file step by step.",
+        help="Corrections to run, or all; the first is the reference, which is held against the file step by step.",
         show_default="those of the golden file, else decoupled_token_is",
     ),
 ]
@@ -127,7 +127,6 @@ def check(
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = asked_gates(fail_on)
     check_one(None, trainer, config)
-    names = [name.strip() for name in (presets or "").split(",") if name.strip()]
 
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.golden.check import check as hold
@@ -143,7 +142,7 @@ def check(
             golden,
             update=update,
             expect_bitwise=expect_bitwise,
-            presets=names or None,
+            presets=parse_presets(presets) or None,
             trainer=trainer,
             config=config,
             gates=gates,

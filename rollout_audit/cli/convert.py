@@ -15,6 +15,7 @@ from rollout_audit.cli.options import (
     NewOut,
     OnFault,
     OnFaultName,
+    Quiet,
     Steps,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
@@ -40,6 +41,7 @@ def convert(
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    quiet: Quiet = False,
 ) -> None:
     """Write a dump of any format as Parquet with this tool's own columns, one file a file."""
     fields, span = parse_maps(field_map), parse_steps(steps)
@@ -52,8 +54,14 @@ def convert(
     check_target(out)
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
     for finding in dump.left_out:
-        say(f"{finding.severity}: {finding.message} (first {finding.file})" if finding.file else finding.message)
+        say(
+            f"{finding.severity}: {finding.message} (first {finding.file})" if finding.file else finding.message,
+            quiet=quiet,
+        )
     written = convert_dump(dump, out, on_fault=on_fault.value, steps=span, limit=limit, chunk_tokens=chunk_tokens)
     if written.dropped:
-        say(f"warning: {amount(written.dropped, 'faulty row')} left out; `rollout-audit inspect` shows what is wrong")
-    say(f"wrote {written.folder} ({amount(len(written.files), 'file')}, {amount(written.rows, 'row')})")
+        say(
+            f"warning: {amount(written.dropped, 'faulty row')} left out; `rollout-audit inspect` shows what is wrong",
+            quiet=quiet,
+        )
+    say(f"wrote {written.folder} ({amount(len(written.files), 'file')}, {amount(written.rows, 'row')})", quiet=quiet)

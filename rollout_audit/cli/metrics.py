@@ -19,7 +19,9 @@ from rollout_audit.cli.options import (
     OnFault,
     OnFaultName,
     Output,
+    Quiet,
     Steps,
+    Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
 from rollout_audit.cli.reference import say_config
@@ -72,6 +74,8 @@ def metrics(
     on_fault: OnFault = OnFaultName.STOP,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
     output: Output = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
 ) -> None:
     """Compute the flat metrics of one trainer, its very keys and quirks included."""
     fields, span = parse_maps(field_map), parse_steps(steps)
@@ -82,10 +86,16 @@ def metrics(
     from rollout_audit.reports.terminal import emit
 
     dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
-    how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
+    how: dict[str, Any] = {
+        "on_fault": on_fault.value,
+        "steps": span,
+        "limit": limit,
+        "workers": workers,
+        "chunk_tokens": chunk_tokens,
+    }
     if per_step:
         document = steps_document(trainer, trainer_metrics(dump, trainer, config, per_step=True, **how))
     else:
         document = pooled_document(trainer, trainer_metrics(dump, trainer, config, **how))
-    say_config(trainer, config)
+    say_config(trainer, config, quiet=quiet)
     emit(document, output.value if output else None)

@@ -29,6 +29,7 @@ from rollout_audit.cli.options import (
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_rules, parse_steps, several
+from rollout_audit.cli.sources import refuse_reading_options, source_of_rows
 from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
 
@@ -137,6 +138,7 @@ PerStepGrid = Annotated[
 
 
 def sweep(
+    context: typer.Context,
     dumps: DumpsOrNone = None,
     source: From = None,
     out: ReportOut = OUT,
@@ -165,16 +167,10 @@ def sweep(
 ) -> None:
     """Try thresholds by the thousand: levels, bounds, rejection rules and vetoes."""
     fields, span = parse_maps(field_map), parse_steps(steps)
-    reading = {
-        "--map": fields,
-        "--input-format": input_format,
-        "--layout": layout,
-        "--join": join,
-        "--mode": mode,
-        "--steps": span,
-        "--limit": limit,
-    }
-    _check_source(dumps, source, out, [name for name, value in reading.items() if value])
+    source = source_of_rows(context, dumps, source, "source")
+    _check_source(dumps, source, out)
+    if source is not None:
+        refuse_reading_options(context)
     grid = _grid(level, bound, upper, lower, several(rule, "ROLLOUT_AUDIT_RULE"), veto, joint=joint)
 
     from rollout_audit.dumps.dump import open_dump
@@ -204,13 +200,11 @@ def sweep(
     write_and_show(report, sweep_document(report), out, output, plots=not no_plots, quiet=quiet)
 
 
-def _check_source(dumps: Sequence[str] | None, source: str | None, out: str, reading: Sequence[str]) -> None:
+def _check_source(dumps: Sequence[str] | None, source: str | None, out: str) -> None:
     from pathlib import Path
 
     if bool(dumps) == bool(source):
         raise UsageError("sweep reads either a DUMP or the states of --from REPORT; give one of them")
-    if source and reading:
-        raise UsageError(f"{reading[0]} reads a dump; with --from the report has settled it")
     if source and Path(source).resolve() in (Path(out).resolve(), Path(out).resolve() / "report.json"):
         raise UsageError(f"--out {out}: is the report that --from reads, and would be replaced; give another --out")
 

@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 from rollout_audit.audit.bitwise import FirstDifference, first_difference
 from rollout_audit.audit.report import Report
-from rollout_audit.corrections.presets import REFERENCE_PRESET
+from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET
 from rollout_audit.dumps.digest import with_content_digests
 from rollout_audit.dumps.dump import Dump
 from rollout_audit.errors import OldGoldenError, UsageError, suggest
@@ -75,6 +75,10 @@ class Selection(TypedDict, total=False):
     chunk_tokens: int
 
 
+OF_TRAINER_METRICS = ("on_fault", "steps", "limit", "workers", "chunk_tokens")
+"""Without the mode: a trainer's own correction says which policies it compares"""
+
+
 class Reading(Selection, total=False):
     """Options of `analyze` that a check passes on."""
 
@@ -89,7 +93,7 @@ def check(
     *,
     update: bool = False,
     expect_bitwise: bool = False,
-    presets: Sequence[str] | None = None,
+    presets: Literal["all"] | Sequence[str] | None = None,
     trainer: str | None = None,
     config: ConfigSource | None = None,
     tolerances: Mapping[str, Mapping[str, object]] | None = None,
@@ -104,7 +108,7 @@ def check(
         golden: the file; may be left out where gates or `expect_bitwise` say what to check.
         update: write the file instead of failing; what changed is still in the result.
         expect_bitwise: whether the first d ≠ 0 fails.
-        presets: corrections to run, by name; the first is the reference. Else those of the golden file.
+        presets: corrections to run, by name, or "all"; the first is the reference. Else those of the golden file.
         trainer: whose correction is the reference, and whose logged metrics are held too. Else that of the golden file.
         config: that trainer's own keys, as in `analyze`; its defaults where not given.
         tolerances: metric → atol, rtol, direction; by default those of the settings file.
@@ -157,7 +161,8 @@ def _audited(
     report = analyze(with_content_digests(dump), presets=presets, sweep=False, edges=True, **own, **reading)  # type: ignore[arg-type]
     logged: Mapping[int, Metrics] = {}
     if run is not None and len(report.steps) > 1:
-        logged = trainer_metrics(dump, run.trainer, run.settings, per_step=True, **_rows_read(reading))
+        how = {name: value for name, value in reading.items() if name in OF_TRAINER_METRICS}
+        logged = trainer_metrics(dump, run.trainer, run.settings, per_step=True, **how)  # type: ignore[call-overload]
     return _Audited(report, run, logged, judge_gates(gates, report))
 
 
@@ -190,15 +195,11 @@ def _selection(reading: Reading) -> Selection:
     return cast("Selection", {name: value for name, value in reading.items() if name in Selection.__annotations__})
 
 
-def _rows_read(reading: Reading) -> dict[str, Any]:
-    """Without the mode: a trainer's own correction says which policies it compares."""
-    return {name: value for name, value in _selection(reading).items() if name != "mode"}
-
-
-def _presets(asked: Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:
+def _presets(asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:
     """The golden file's reference stays the reference, whatever is added before it; a run's own comes before all."""
     recorded = _recorded_presets(old) if old is not None else [] if run is not None else [REFERENCE_PRESET]
-    names = list(dict.fromkeys(asked or recorded))
+    named = [preset.name for preset in BY_DEFAULT] if asked == "all" else asked
+    names = list(dict.fromkeys(named or recorded))
     return sorted(names, key=lambda name: name not in recorded[:1])
 
 

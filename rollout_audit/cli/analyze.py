@@ -31,6 +31,7 @@ from rollout_audit.cli.options import (
     Output,
     Quiet,
     ReportOut,
+    RequireMarker,
     Steps,
     Workers,
 )
@@ -135,6 +136,7 @@ def analyze(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     preset: Reference = None,
     presets: Presets = None,
@@ -174,7 +176,9 @@ def analyze(
 
     check_output(out)
     _check_names(gates, asked, preset, trainer)
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
     if digest is DigestName.FULL:
         dump = with_content_digests(dump)
     compared = None

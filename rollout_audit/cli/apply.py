@@ -23,6 +23,7 @@ from rollout_audit.cli.options import (
     OnFaultName,
     Output,
     Quiet,
+    RequireMarker,
     Steps,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
@@ -64,6 +65,7 @@ def apply(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
@@ -86,7 +88,9 @@ def apply(
     check_target(out)
     if trainer is not None:
         say_config(trainer, correction, quiet=quiet)
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
     with progress(dump.total_rows, quiet=quiet) as advance:
         written = write_correction(
             dump,

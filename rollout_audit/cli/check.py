@@ -26,6 +26,7 @@ from rollout_audit.cli.options import (
     OnFaultName,
     Output,
     Quiet,
+    RequireMarker,
     Steps,
     Workers,
 )
@@ -113,6 +114,7 @@ def check(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -135,7 +137,9 @@ def check(
     from rollout_audit.reports.terminal import emit
 
     exports = parse_exports(several(export, "ROLLOUT_AUDIT_EXPORT"))
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
     with progress(dump.total_rows, quiet=quiet) as advance:
         result = hold(
             dump,

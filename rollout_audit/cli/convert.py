@@ -16,6 +16,7 @@ from rollout_audit.cli.options import (
     OnFault,
     OnFaultName,
     Quiet,
+    RequireMarker,
     Steps,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
@@ -37,6 +38,7 @@ def convert(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
@@ -52,7 +54,14 @@ def convert(
     from rollout_audit.reports.figures import amount
 
     check_target(out)
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps,
+        field_map=fields,
+        layout=layout,
+        input_format=input_format,
+        join=join,
+        require_marker=require_marker,
+    )
     for finding in dump.left_out:
         say(
             f"{finding.severity}: {finding.message} (first {finding.file})" if finding.file else finding.message,

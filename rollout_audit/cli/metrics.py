@@ -20,6 +20,7 @@ from rollout_audit.cli.options import (
     OnFaultName,
     Output,
     Quiet,
+    RequireMarker,
     Steps,
     Workers,
 )
@@ -69,6 +70,7 @@ def metrics(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
@@ -85,7 +87,9 @@ def metrics(
     from rollout_audit.reports.dialect import pooled_document, steps_document
     from rollout_audit.reports.terminal import emit
 
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
     how: dict[str, Any] = {
         "on_fault": on_fault.value,
         "steps": span,

@@ -36,6 +36,7 @@ __all__ = [
     "OutputFormat",
     "Quiet",
     "ReportOut",
+    "RequireMarker",
     "Steps",
     "Workers",
 ]
@@ -122,6 +123,17 @@ Join = Annotated[
         metavar="DUMP",
         envvar="ROLLOUT_AUDIT_JOIN",
         help="A second dump that adds the trainer's log-probs to a rollout-only one, row by row by uid.",
+        show_default=False,
+    ),
+]
+RequireMarker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="ROLLOUT_AUDIT_REQUIRE_MARKER",
+        help=(
+            "Leave out, and say, what has no file of that name beside it (STABLE, _SUCCESS): it is still being written."
+        ),
         show_default=False,
     ),
 ]

@@ -24,6 +24,7 @@ from rollout_audit.cli.options import (
     OnFaultName,
     Output,
     Quiet,
+    RequireMarker,
     Steps,
     Workers,
 )
@@ -115,6 +116,7 @@ def recommend(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -146,7 +148,14 @@ def recommend(
     limits = Limits(min_ess, max_masked, max_mass_lost, max_bounded, max_kl)
     source: str | Report = report or ""
     if dumps:
-        dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+        dump = open_dump(
+            dumps,
+            field_map=fields,
+            layout=layout,
+            input_format=input_format,
+            join=join,
+            require_marker=require_marker,
+        )
         with progress(dump.total_rows, quiet=quiet) as advance:
             source = analyze(
                 dump,

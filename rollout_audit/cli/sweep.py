@@ -25,6 +25,7 @@ from rollout_audit.cli.options import (
     Output,
     Quiet,
     ReportOut,
+    RequireMarker,
     Steps,
     Workers,
 )
@@ -154,6 +155,7 @@ def sweep(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -182,7 +184,14 @@ def sweep(
     if source is not None:
         report = try_grid(source, grid, per_step_grid=per_step_grid)
     else:
-        dump = open_dump(dumps or [], field_map=fields, layout=layout, input_format=input_format, join=join)
+        dump = open_dump(
+            dumps or [],
+            field_map=fields,
+            layout=layout,
+            input_format=input_format,
+            join=join,
+            require_marker=require_marker,
+        )
         with progress(dump.total_rows, quiet=quiet) as advance:
             report = try_grid(
                 dump,

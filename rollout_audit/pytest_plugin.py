@@ -15,6 +15,8 @@ __all__ = ["pytest_addoption", "rollout_audit_check"]
 
 UPDATE = "--rollout-audit-update"
 SHOWN = 20
+OPENING = ("field_map", "layout", "input_format", "join", "require_marker")
+"""Options that say how the dump is opened"""
 Path = str | os.PathLike[str]
 
 
@@ -27,7 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rollout_audit_check(request: pytest.FixtureRequest) -> Callable[..., CheckResult]:
     """A function `(dump, golden, **options)` that fails the test where a figure got worse or could not be compared.
 
-    Options are those of `rollout_audit.check`; tolerances and gates come from the project's settings file.
+    Options are those of `rollout_audit.check` and of `rollout_audit.open_dump`; tolerances and gates come from the
+    project's settings file.
     """
     update = bool(request.config.getoption(UPDATE))
 
@@ -47,7 +50,7 @@ def _held(dump: Path, golden: Path, options: dict[str, Any]) -> CheckResult:
     from rollout_audit.golden.check import check
 
     try:
-        reading = {name: options.pop(name) for name in ("field_map", "layout") if name in options}
+        reading = {name: options.pop(name) for name in OPENING if name in options}
         return check(open_dump(dump, **reading), golden, dumps=[os.fspath(dump)], **options)
     except RolloutAuditError as error:
         pytest.fail(f"{error}\nor run pytest with {UPDATE}" if _is_missing(golden) else str(error), pytrace=False)

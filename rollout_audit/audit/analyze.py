@@ -110,6 +110,7 @@ def analyze(
         on_fault=on_fault,
         steps=steps,
         limit=limit,
+        workers=workers,
         chunk_tokens=chunk_tokens,
     )
     return with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))

@@ -28,6 +28,7 @@ def compare_log(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> LogReport:
     """Lay a run's log beside the metrics recomputed from its dump, step by step, and name the first that departs.
@@ -39,7 +40,7 @@ def compare_log(
         log: JSONL, JSON, CSV or Parquet, several files or a folder of them: see `dumps.logs`.
         tolerance: relative; values closer than 1e-6 agree whatever it is.
         offset: step in the log minus step in the dump of the same batch.
-        on_fault, steps, limit, chunk_tokens: as in `analyze`.
+        on_fault, steps, limit, workers, chunk_tokens: as in `analyze`.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
@@ -57,6 +58,7 @@ def compare_log(
         on_fault=on_fault,
         steps=steps,
         limit=limit,
+        workers=workers,
         chunk_tokens=chunk_tokens,
     )
     return compare(

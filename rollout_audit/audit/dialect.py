@@ -45,6 +45,7 @@ def trainer_metrics(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     log: FaultLog | None = None,
 ) -> Metrics: ...
@@ -58,6 +59,7 @@ def trainer_metrics(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     log: FaultLog | None = None,
 ) -> dict[int, Metrics]: ...
@@ -70,6 +72,7 @@ def trainer_metrics(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     log: FaultLog | None = None,
 ) -> Metrics | dict[int, Metrics]:
@@ -80,7 +83,7 @@ def trainer_metrics(
         trainer: a name of `trainers.registry.TRAINERS`.
         config: the trainer's own keys as a dict, a YAML, JSON or TOML file, flags, or the name of one of its presets.
         per_step: one batch a step, as the trainer computes; else all rows are one batch.
-        on_fault, steps, limit, chunk_tokens: as in `analyze`.
+        on_fault, steps, limit, workers, chunk_tokens: as in `analyze`.
         log: gathers what reading the files finds.
 
     Raises:
@@ -97,7 +100,7 @@ def trainer_metrics(
         steps=steps,
         limit=limit,
     )
-    batches = its.gather(reading, FaultLog() if log is None else log)
+    batches = its.gather(reading, workers or default_workers(), FaultLog() if log is None else log)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
@@ -111,8 +114,8 @@ class _Dialect:
     one_batch: bool
     """whether the dump is one batch, else each step is"""
 
-    def gather(self, reading: Reading, log: FaultLog) -> _Batches:
-        columns, pair, workers = RowTable(), PairState(), default_workers()
+    def gather(self, reading: Reading, workers: int, log: FaultLog) -> _Batches:
+        columns, pair = RowTable(), PairState()
         cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers)
         with one_torch_thread():
             for part, state in reading.map(partial(self._chunk, cuts), workers, log):

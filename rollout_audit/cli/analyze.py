@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rollout_audit.cli.gates import FailOn, asked_gates
-from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.messages import progress
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
     ChunkTokens,
+    Config,
     Device,
     DeviceName,
     Digest,
@@ -29,10 +30,15 @@ from rollout_audit.cli.options import (
     OnFaultName,
     Output,
     Quiet,
+    ReportOut,
+    RequireMarker,
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
+from rollout_audit.cli.reference import check_one, say_config
+from rollout_audit.cli.sources import one_reference
+from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,10 +62,6 @@ Examples:
   rollout-audit analyze run/dumps --trainer verl --config run.yaml --log wandb_history.csv
 """
 
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."),
-]
 Reference = Annotated[
     str | None,
     typer.Option(
@@ -68,6 +70,18 @@ Reference = Annotated[
         envvar="ROLLOUT_AUDIT_PRESET",
         help="The correction that the health rules look at; the table shows every preset.",
         show_default="decoupled_token_is",
+    ),
+]
+Presets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,...",
+        envvar="ROLLOUT_AUDIT_PRESETS",
+        help=(
+            "Corrections to evaluate, or all; the first is looked at by the health rules unless --preset or --trainer "
+            "names one."
+        ),
+        show_default="all that one pass answers",
     ),
 ]
 TrainerName = Annotated[
@@ -80,15 +94,6 @@ TrainerName = Annotated[
             f"quirks that matter here. {TRAINERS_HELP}"
         ),
         show_default=False,
-    ),
-]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|JSON",
-        envvar="ROLLOUT_AUDIT_CONFIG",
-        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
-        show_default="the trainer's defaults",
     ),
 ]
 LogFiles = Annotated[
@@ -124,14 +129,17 @@ NoSweep = Annotated[
 
 
 def analyze(
+    context: typer.Context,
     dumps: Dumps,
-    out: Out = OUT,
+    out: ReportOut = OUT,
     field_map: Maps = None,
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     preset: Reference = None,
+    presets: Presets = None,
     trainer: TrainerName = None,
     config: Config = None,
     steps: Steps = None,
@@ -153,7 +161,9 @@ def analyze(
     """Audit a dump: mismatch, health and every correction, in tables and a report folder."""
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = asked_gates(fail_on)
-    _check_reference(preset, trainer, config)
+    preset, trainer, config = one_reference(context, preset, trainer, config)
+    check_one(preset, trainer, config)
+    asked = parse_presets(presets) or "all"
     logs = several(log, "ROLLOUT_AUDIT_LOG")
     if logs and trainer is None:
         raise UsageError("--log needs --trainer, and the run's --config: whose metrics are these?")
@@ -161,13 +171,14 @@ def analyze(
     from rollout_audit.audit.analyze import analyze as audit
     from rollout_audit.dumps.digest import with_content_digests
     from rollout_audit.dumps.dump import open_dump
-    from rollout_audit.reports.folder import check_output, write_report
+    from rollout_audit.reports.folder import check_output
     from rollout_audit.reports.summary import report_document
-    from rollout_audit.reports.terminal import emit
 
     check_output(out)
-    _check_names(gates, trainer)
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    _check_names(gates, asked, preset, trainer)
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
     if digest is DigestName.FULL:
         dump = with_content_digests(dump)
     compared = None
@@ -184,11 +195,13 @@ def analyze(
             on_fault=on_fault.value,
             steps=span,
             limit=limit,
+            workers=workers,
             chunk_tokens=chunk_tokens,
         )
     with progress(dump.total_rows, quiet=quiet) as advance:
         report = audit(
             dump,
+            presets=asked,
             reference=preset,
             trainer=trainer,
             config=config,
@@ -205,40 +218,23 @@ def analyze(
     if compared is not None:
         report = report.with_log(compared)
     results = _evaluate(gates, report)
-    _echo(trainer, config, quiet=quiet)
-    written = write_report(report, out, plots=not no_plots)
-    for picture, reason in written.failures.items():
-        say(f"warning: {picture} was not drawn: {reason}")
-    emit(report_document(report, [_gate_line(result) for result in results]), output.value if output else None)
-    say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
+    if trainer is not None:
+        say_config(trainer, config or "{}", quiet=quiet)
+    document = report_document(report, [_gate_line(result) for result in results])
+    write_and_show(report, document, out, output, plots=not no_plots, quiet=quiet)
     raise typer.Exit(_exit_code(results))
 
 
-def _echo(trainer: str | None, config: str | None, *, quiet: bool) -> None:
-    if trainer is None:
-        return
-    from rollout_audit.audit.selection import config_text, config_warnings
-
-    say(config_text(trainer, config or "{}"), quiet=quiet)
-    for warning in config_warnings(trainer, config or "{}"):
-        say(f"warning: {warning}", quiet=quiet)
-
-
-def _check_reference(preset: str | None, trainer: str | None, config: str | None) -> None:
-    if preset is not None and (trainer is not None or config is not None):
-        raise UsageError("--preset and --config both name the reference correction; give one of them")
-    if trainer is None and config is not None:
-        raise UsageError("--config needs --trainer: whose keys are these?")
-
-
-def _check_names(gates: Sequence[Gate], trainer: str | None) -> None:
+def _check_names(
+    gates: Sequence[Gate], presets: Literal["all"] | Sequence[str], preset: str | None, trainer: str | None
+) -> None:
     if not gates:
         return
     from rollout_audit.audit.gates import check_names
     from rollout_audit.corrections.presets import BY_DEFAULT
 
-    own = [] if trainer is None else [f"{trainer}-config"]
-    check_names(gates, [*own, *(preset.name for preset in BY_DEFAULT)])
+    own = [*([] if preset is None else [preset]), *([] if trainer is None else [f"{trainer}-config"])]
+    check_names(gates, [*own, *([each.name for each in BY_DEFAULT] if presets == "all" else presets)])
 
 
 def _evaluate(gates: Sequence[Gate], report: Report) -> list[GateResult]:

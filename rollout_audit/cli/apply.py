@@ -11,20 +11,24 @@ from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
     ChunkTokens,
+    Config,
     Dumps,
     InputFormat,
     Join,
     Layout,
     Limit,
     Maps,
+    NewOut,
     OnFault,
     OnFaultName,
     Output,
     Quiet,
+    RequireMarker,
     Steps,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
-from rollout_audit.cli.reference import one_correction
+from rollout_audit.cli.reference import one_correction, say_config
+from rollout_audit.cli.sources import one_reference
 
 __all__ = ["APPLY_EPILOG", "apply"]
 
@@ -35,10 +39,6 @@ Examples:
   rollout-audit apply batch.safetensors --layout trl --trainer trl --out run/weights
 """
 
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False),
-]
 PresetName = Annotated[
     str | None,
     typer.Option("--preset", metavar="NAME", envvar="ROLLOUT_AUDIT_PRESET", help="A preset.", show_default=False),
@@ -52,20 +52,12 @@ TrainerName = Annotated[
         show_default=False,
     ),
 ]
-Config = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|JSON",
-        envvar="ROLLOUT_AUDIT_CONFIG",
-        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
-        show_default="the trainer's defaults",
-    ),
-]
 
 
 def apply(
+    context: typer.Context,
     dumps: Dumps,
-    out: Out,
+    out: NewOut,
     preset: PresetName = None,
     trainer: TrainerName = None,
     config: Config = None,
@@ -73,6 +65,7 @@ def apply(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
@@ -82,10 +75,10 @@ def apply(
 ) -> None:
     """Write the weights and masks of a correction, a file a file, row for row."""
     fields, span = parse_maps(field_map), parse_steps(steps)
+    preset, trainer, config = one_reference(context, preset, trainer, config)
     correction = one_correction(preset, trainer, config)
 
     from rollout_audit.audit.apply_files import write_correction
-    from rollout_audit.audit.selection import config_text, config_warnings
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.dumps.fault_log import FaultLog
     from rollout_audit.dumps.target import check_target
@@ -95,10 +88,10 @@ def apply(
 
     check_target(out)
     if trainer is not None:
-        say(config_text(trainer, correction), quiet=quiet)
-        for warning in config_warnings(trainer, correction):
-            say(f"warning: {warning}", quiet=quiet)
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+        say_config(trainer, correction, quiet=quiet)
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
     log = FaultLog()
     with progress(dump.total_rows, quiet=quiet) as advance:
         written = write_correction(

@@ -10,7 +10,9 @@ from rollout_audit.cli.gates import FailOn, asked_gates
 from rollout_audit.cli.messages import progress, say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
+    TRAINERS_HELP,
     ChunkTokens,
+    Config,
     Device,
     DeviceName,
     Dumps,
@@ -23,10 +25,13 @@ from rollout_audit.cli.options import (
     OnFault,
     OnFaultName,
     Output,
+    Quiet,
+    RequireMarker,
     Steps,
     Workers,
 )
-from rollout_audit.cli.parsing import parse_maps, parse_steps, several
+from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
+from rollout_audit.cli.reference import check_one, say_config
 
 __all__ = ["CHECK_EPILOG", "check"]
 
@@ -35,6 +40,7 @@ Examples:
   rollout-audit check tests/dump --golden tests/golden.json --update
   rollout-audit check tests/dump --golden tests/golden.json
   rollout-audit check tests/dump --golden tests/golden.json --export junit=check.xml --export github
+  rollout-audit check tests/dump --golden tests/verl.json --trainer verl --config run/config.yaml --update
   rollout-audit check tests/dump --expect-bitwise
 
 \b
@@ -63,8 +69,20 @@ Presets = Annotated[
     typer.Option(
         metavar="NAME,...",
         envvar="ROLLOUT_AUDIT_PRESETS",
-        help="Corrections to run; the first is the reference, which is held against the file step by step.",
+        help="Corrections to run, or all; the first is the reference, which is held against the file step by step.",
         show_default="those of the golden file, else decoupled_token_is",
+    ),
+]
+TrainerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help=(
+            "That trainer's correction is the reference, and what it would have logged is held to the file too. "
+            f"{TRAINERS_HELP}"
+        ),
+        show_default="that of the golden file, with its settings",
     ),
 ]
 Exports = Annotated[
@@ -79,9 +97,6 @@ Exports = Annotated[
         show_default=False,
     ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", envvar="ROLLOUT_AUDIT_QUIET", help="No progress and no notes on stderr.")
-]
 
 
 def check(
@@ -91,12 +106,15 @@ def check(
     every: Every = False,
     expect_bitwise: ExpectBitwise = False,
     presets: Presets = None,
+    trainer: TrainerName = None,
+    config: Config = None,
     fail_on: FailOn = None,
     export: Exports = None,
     field_map: Maps = None,
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -110,7 +128,7 @@ def check(
     """Hold a dump against a golden file: numbers as numbers, each with its tolerance and its direction."""
     fields, span = parse_maps(field_map), parse_steps(steps)
     gates = asked_gates(fail_on)
-    names = [name.strip() for name in (presets or "").split(",") if name.strip()]
+    check_one(None, trainer, config)
 
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.golden.check import check as hold
@@ -119,14 +137,18 @@ def check(
     from rollout_audit.reports.terminal import emit
 
     exports = parse_exports(several(export, "ROLLOUT_AUDIT_EXPORT"))
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
     with progress(dump.total_rows, quiet=quiet) as advance:
         result = hold(
             dump,
             golden,
             update=update,
             expect_bitwise=expect_bitwise,
-            presets=names or None,
+            presets=parse_presets(presets) or None,
+            trainer=trainer,
+            config=config,
             gates=gates,
             mode=mode.value if mode else None,
             on_fault=on_fault.value,
@@ -139,6 +161,8 @@ def check(
             on_progress=advance,
         )
     written = write_exports(exports, result)
+    if trainer is not None:
+        say_config(trainer, config or "{}", quiet=quiet)
     emit(check_document(result, every=every), output.value if output else None)
     warn_of(result.findings, quiet=quiet)
     for text in left_out(result):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from rollout_audit.cli.messages import say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
@@ -16,8 +12,11 @@ from rollout_audit.cli.options import (
     Layout,
     Limit,
     Maps,
+    NewOut,
     OnFault,
     OnFaultName,
+    Quiet,
+    RequireMarker,
     Steps,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
@@ -31,23 +30,20 @@ Examples:
   rollout-audit convert batch.safetensors --layout roll --out run/dumps
 """
 
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False),
-]
-
 
 def convert(
     dumps: Dumps,
-    out: Out,
+    out: NewOut,
     field_map: Maps = None,
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    quiet: Quiet = False,
 ) -> None:
     """Write a dump of any format as Parquet with this tool's own columns, one file a file."""
     fields, span = parse_maps(field_map), parse_steps(steps)
@@ -59,14 +55,27 @@ def convert(
     from rollout_audit.reports.figures import amount
 
     check_target(out)
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps,
+        field_map=fields,
+        layout=layout,
+        input_format=input_format,
+        join=join,
+        require_marker=require_marker,
+    )
     for finding in dump.left_out:
-        say(f"{finding.severity}: {finding.message} (first {finding.file})" if finding.file else finding.message)
+        say(
+            f"{finding.severity}: {finding.message} (first {finding.file})" if finding.file else finding.message,
+            quiet=quiet,
+        )
     log = FaultLog()
     written = convert_dump(
         dump, out, on_fault=on_fault.value, steps=span, limit=limit, chunk_tokens=chunk_tokens, log=log
     )
-    warn_of(log.findings([file.name for file in dump.files]))
+    warn_of(log.findings([file.name for file in dump.files]), quiet=quiet)
     if written.dropped:
-        say(f"warning: {amount(written.dropped, 'faulty row')} left out; `rollout-audit inspect` shows what is wrong")
-    say(f"wrote {written.folder} ({amount(len(written.files), 'file')}, {amount(written.rows, 'row')})")
+        say(
+            f"warning: {amount(written.dropped, 'faulty row')} left out; `rollout-audit inspect` shows what is wrong",
+            quiet=quiet,
+        )
+    say(f"wrote {written.folder} ({amount(len(written.files), 'file')}, {amount(written.rows, 'row')})", quiet=quiet)

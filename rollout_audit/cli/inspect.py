@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from rollout_audit.cli.options import CHUNK_TOKENS, ChunkTokens, Dumps, InputFormat, Join, Layout, Maps, Output
+from rollout_audit.cli.options import (
+    CHUNK_TOKENS,
+    ChunkTokens,
+    Dumps,
+    InputFormat,
+    Join,
+    Layout,
+    Maps,
+    Output,
+    RequireMarker,
+)
 from rollout_audit.cli.parsing import parse_maps
 
 __all__ = ["INSPECT_EPILOG", "inspect"]
@@ -28,6 +38,7 @@ def inspect(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     output: Output = None,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
 ) -> None:
@@ -40,7 +51,14 @@ def inspect(
     from rollout_audit.reports.inspection import inspection_document
     from rollout_audit.reports.terminal import emit
 
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
+    dump = open_dump(
+        dumps,
+        field_map=fields,
+        layout=layout,
+        input_format=input_format,
+        join=join,
+        require_marker=require_marker,
+    )
     inspection = inspect_dump(dump, chunk_tokens=chunk_tokens)
     causes = causes_of_dump(dump, inspection.findings, chunk_tokens=chunk_tokens)
     emit(inspection_document(inspection, causes), output.value if output else None)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rollout_audit.cli.messages import say
-from rollout_audit.cli.options import NoPlots, Output, Quiet
+from rollout_audit.cli.options import NoPlots, Output, Quiet, ReportOut
+from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
 
 __all__ = ["MERGE_EPILOG", "merge"]
@@ -23,29 +23,20 @@ Examples:
 Reports = Annotated[
     list[str], typer.Argument(metavar="REPORT...", help="Folders that analyze or sweep wrote.", show_default=False)
 ]
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."),
-]
 
 
 def merge(
-    reports: Reports, out: Out = OUT, output: Output = None, no_plots: NoPlots = False, quiet: Quiet = False
+    reports: Reports, out: ReportOut = OUT, output: Output = None, no_plots: NoPlots = False, quiet: Quiet = False
 ) -> None:
     """Join reports of several machines or runs into the report on all of their files."""
     from pathlib import Path
 
-    from rollout_audit.reports.folder import check_output, write_report
+    from rollout_audit.reports.folder import check_output
     from rollout_audit.reports.saved import merge as join
     from rollout_audit.reports.summary import report_document
-    from rollout_audit.reports.terminal import emit
 
     if Path(out).resolve() in (Path(report).resolve() for report in reports):
         raise UsageError(f"--out {out}: is one of the reports to merge, and would be replaced; give another --out")
     check_output(out)
     report = join(reports)
-    written = write_report(report, out, plots=not no_plots)
-    for picture, reason in written.failures.items():
-        say(f"warning: {picture} was not drawn: {reason}")
-    emit(report_document(report), output.value if output else None)
-    say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
+    write_and_show(report, report_document(report), out, output, plots=not no_plots, quiet=quiet)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_audit.cli.messages import say, warn_of
+from rollout_audit.cli.messages import warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
@@ -20,9 +20,13 @@ from rollout_audit.cli.options import (
     OnFault,
     OnFaultName,
     Output,
+    Quiet,
+    RequireMarker,
     Steps,
+    Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
+from rollout_audit.cli.reference import say_config
 
 __all__ = ["METRICS_EPILOG", "metrics"]
 
@@ -67,32 +71,40 @@ def metrics(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
     output: Output = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
 ) -> None:
     """Compute the flat metrics of one trainer, its very keys and quirks included."""
     fields, span = parse_maps(field_map), parse_steps(steps)
 
     from rollout_audit.audit.dialect import trainer_metrics
-    from rollout_audit.audit.selection import config_text, config_warnings
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.dumps.fault_log import FaultLog
     from rollout_audit.reports.dialect import pooled_document, steps_document
     from rollout_audit.reports.terminal import emit
 
-    read_as, warnings = config_text(trainer, config), config_warnings(trainer, config)
-    dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
-    how: dict[str, Any] = {"on_fault": on_fault.value, "steps": span, "limit": limit, "chunk_tokens": chunk_tokens}
-    how["log"] = log = FaultLog()
+    dump = open_dump(
+        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+    )
+    log = FaultLog()
+    how: dict[str, Any] = {
+        "on_fault": on_fault.value,
+        "steps": span,
+        "limit": limit,
+        "workers": workers,
+        "chunk_tokens": chunk_tokens,
+        "log": log,
+    }
     if per_step:
         document = steps_document(trainer, trainer_metrics(dump, trainer, config, per_step=True, **how))
     else:
         document = pooled_document(trainer, trainer_metrics(dump, trainer, config, **how))
-    say(read_as)
-    for warning in warnings:
-        say(f"warning: {warning}")
-    warn_of(log.findings([file.name for file in dump.files]))
+    say_config(trainer, config, quiet=quiet)
+    warn_of(log.findings([file.name for file in dump.files]), quiet=quiet)
     emit(document, output.value if output else None)

@@ -14,6 +14,7 @@ __all__ = [
     "LAYOUTS_HELP",
     "TRAINERS_HELP",
     "ChunkTokens",
+    "Config",
     "Debug",
     "Device",
     "DeviceName",
@@ -27,12 +28,15 @@ __all__ = [
     "Maps",
     "Mode",
     "ModeName",
+    "NewOut",
     "NoPlots",
     "OnFault",
     "OnFaultName",
     "Output",
     "OutputFormat",
     "Quiet",
+    "ReportOut",
+    "RequireMarker",
     "Steps",
     "Workers",
 ]
@@ -122,6 +126,17 @@ Join = Annotated[
         show_default=False,
     ),
 ]
+RequireMarker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="ROLLOUT_AUDIT_REQUIRE_MARKER",
+        help=(
+            "Leave out, and say, what has no file of that name beside it (STABLE, _SUCCESS): it is still being written."
+        ),
+        show_default=False,
+    ),
+]
 Mode = Annotated[
     ModeName | None,
     typer.Option(
@@ -188,6 +203,30 @@ Output = Annotated[
         envvar="ROLLOUT_AUDIT_FORMAT",
         help="How the result is printed.",
         show_default="table on a terminal, plain in a pipe",
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|JSON",
+        envvar="ROLLOUT_AUDIT_CONFIG",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
+        show_default="the trainer's defaults",
+    ),
+]
+ReportOut = Annotated[
+    str,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        envvar="ROLLOUT_AUDIT_OUT",
+        help="Folder for the report; an older report is replaced.",
+    ),
+]
+NewOut = Annotated[
+    str,
+    typer.Option(
+        "--out", metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False
     ),
 ]
 NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Literal
 
 from rollout_audit.errors import UsageError
 
-__all__ = ["parse_maps", "parse_rules", "parse_steps", "several"]
+__all__ = ["parse_maps", "parse_presets", "parse_rules", "parse_steps", "several"]
 
 
 def several(given: Sequence[str] | None, variable: str) -> list[str]:
@@ -32,6 +33,12 @@ def parse_maps(given: Sequence[str] | None) -> dict[str, str]:
             raise UsageError(f"--map {text!r}: {field} is already mapped to {mapping[field]!r}")
         mapping[field] = column
     return mapping
+
+
+def parse_presets(text: str | None) -> Literal["all"] | list[str]:
+    """`NAME,...` or `all`; empty where none is given."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    return "all" if names == ["all"] else names
 
 
 def parse_rules(given: Sequence[str]) -> dict[str, str] | None:

@@ -23,10 +23,13 @@ from rollout_audit.cli.options import (
     OnFault,
     OnFaultName,
     Output,
+    Quiet,
+    RequireMarker,
     Steps,
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
+from rollout_audit.cli.sources import refuse_reading_options, source_of_rows
 from rollout_audit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,6 +103,7 @@ ForTrainer = Annotated[
 
 
 def recommend(
+    context: typer.Context,
     dumps: Dumps = None,
     report: From = None,
     min_ess: MinEss = MIN_ESS,
@@ -112,6 +116,7 @@ def recommend(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -120,16 +125,15 @@ def recommend(
     workers: Workers = None,
     device: Device = DeviceName.AUTO,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
+    quiet: Quiet = False,
 ) -> None:
     """Rank presets and thresholds that keep stated limits; name the mildest that suffices, none included."""
     fields, span = parse_maps(field_map), parse_steps(steps)
+    report = source_of_rows(context, dumps, report, "report")
     if bool(dumps) == (report is not None):
         raise UsageError("give either DUMP... or --from REPORT")
-    if report is not None and any((field_map, input_format, layout, join, mode, steps, limit)):
-        raise UsageError(
-            "--map, --input-format, --layout, --join, --mode, --steps and --limit are for a dump; "
-            "the report of --from has its own"
-        )
+    if report is not None:
+        refuse_reading_options(context)
 
     from rollout_audit.audit.analyze import analyze
     from rollout_audit.audit.limits import Limits
@@ -144,8 +148,15 @@ def recommend(
     limits = Limits(min_ess, max_masked, max_mass_lost, max_bounded, max_kl)
     source: str | Report = report or ""
     if dumps:
-        dump = open_dump(dumps, field_map=fields, layout=layout, input_format=input_format, join=join)
-        with progress(dump.total_rows) as advance:
+        dump = open_dump(
+            dumps,
+            field_map=fields,
+            layout=layout,
+            input_format=input_format,
+            join=join,
+            require_marker=require_marker,
+        )
+        with progress(dump.total_rows, quiet=quiet) as advance:
             source = analyze(
                 dump,
                 mode=mode.value if mode else None,

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from rollout_audit.cli.messages import say
 from rollout_audit.errors import UsageError
 
-__all__ = ["one_correction"]
+__all__ = ["check_one", "one_correction", "say_config"]
+
+
+def check_one(preset: str | None, trainer: str | None, config: str | None) -> None:
+    """At most one correction is named.
+
+    Raises:
+        UsageError: both of --preset and --trainer, or --config without --trainer.
+    """
+    if preset is not None and (trainer is not None or config is not None):
+        raise UsageError("--preset and --trainer both name the correction; give one of them")
+    if trainer is None and config is not None:
+        raise UsageError("--config needs --trainer: whose keys are these?")
 
 
 def one_correction(preset: str | None, trainer: str | None, config: str | None) -> str:
     """What names the one correction: a preset, or a configuration of the trainer.
 
     Raises:
-        UsageError: neither or both of --preset and --trainer, or --config without --trainer.
+        UsageError: as `check_one`, and where none is named.
     """
-    if preset is not None and (trainer is not None or config is not None):
-        raise UsageError("--preset and --trainer both name the correction; give one of them")
-    if trainer is None and config is not None:
-        raise UsageError("--config needs --trainer: whose keys are these?")
+    check_one(preset, trainer, config)
     if preset is None and trainer is None:
         raise UsageError("which correction? give --preset NAME, or --trainer NAME with --config")
     return preset if preset is not None else config or "{}"
+
+
+def say_config(trainer: str, config: str, *, quiet: bool = False) -> None:
+    """On stderr: what a configuration was read as, and what in it is probably not meant."""
+    from rollout_audit.audit.selection import config_text, config_warnings
+
+    say(config_text(trainer, config), quiet=quiet)
+    for warning in config_warnings(trainer, config):
+        say(f"warning: {warning}", quiet=quiet)

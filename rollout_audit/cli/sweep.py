@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_audit.cli.messages import progress, say, warn_of
+from rollout_audit.cli.messages import progress, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     ChunkTokens,
@@ -24,14 +24,17 @@ from rollout_audit.cli.options import (
     OnFaultName,
     Output,
     Quiet,
+    ReportOut,
+    RequireMarker,
     Steps,
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_rules, parse_steps, several
+from rollout_audit.cli.sources import refuse_reading_options, source_of_rows
+from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
 
 if TYPE_CHECKING:
-    from rollout_audit.audit.report import Report
     from rollout_audit.audit.sweep import Grid
 
 __all__ = ["SWEEP_EPILOG", "sweep"]
@@ -133,16 +136,13 @@ PerStepGrid = Annotated[
     bool,
     typer.Option("--per-step-grid", envvar="ROLLOUT_AUDIT_PER_STEP_GRID", help="Every point on every step too."),
 ]
-Out = Annotated[
-    str,
-    typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."),
-]
 
 
 def sweep(
+    context: typer.Context,
     dumps: DumpsOrNone = None,
     source: From = None,
-    out: Out = OUT,
+    out: ReportOut = OUT,
     level: Levels = None,
     bound: Bounds = None,
     upper: Upper = None,
@@ -155,6 +155,7 @@ def sweep(
     input_format: InputFormat = None,
     layout: Layout = None,
     join: Join = None,
+    require_marker: RequireMarker = None,
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
@@ -168,27 +169,29 @@ def sweep(
 ) -> None:
     """Try thresholds by the thousand: levels, bounds, rejection rules and vetoes."""
     fields, span = parse_maps(field_map), parse_steps(steps)
-    reading = {
-        "--map": fields,
-        "--input-format": input_format,
-        "--layout": layout,
-        "--join": join,
-        "--mode": mode,
-        "--steps": span,
-        "--limit": limit,
-    }
-    _check_source(dumps, source, out, [name for name, value in reading.items() if value])
+    source = source_of_rows(context, dumps, source, "source")
+    _check_source(dumps, source, out)
+    if source is not None:
+        refuse_reading_options(context)
     grid = _grid(level, bound, upper, lower, several(rule, "ROLLOUT_AUDIT_RULE"), veto, joint=joint)
 
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.folder import check_output
     from rollout_audit.reports.saved import sweep as try_grid
+    from rollout_audit.reports.sweep_table import sweep_document
 
     check_output(out)
     if source is not None:
         report = try_grid(source, grid, per_step_grid=per_step_grid)
     else:
-        dump = open_dump(dumps or [], field_map=fields, layout=layout, input_format=input_format, join=join)
+        dump = open_dump(
+            dumps or [],
+            field_map=fields,
+            layout=layout,
+            input_format=input_format,
+            join=join,
+            require_marker=require_marker,
+        )
         with progress(dump.total_rows, quiet=quiet) as advance:
             report = try_grid(
                 dump,
@@ -203,16 +206,15 @@ def sweep(
                 chunk_tokens=chunk_tokens,
                 on_progress=advance,
             )
-    _finish(report, out, output.value if output else None, plots=not no_plots, quiet=quiet)
+    warn_of(report.findings, quiet=quiet)
+    write_and_show(report, sweep_document(report), out, output, plots=not no_plots, quiet=quiet)
 
 
-def _check_source(dumps: Sequence[str] | None, source: str | None, out: str, reading: Sequence[str]) -> None:
+def _check_source(dumps: Sequence[str] | None, source: str | None, out: str) -> None:
     from pathlib import Path
 
     if bool(dumps) == bool(source):
         raise UsageError("sweep reads either a DUMP or the states of --from REPORT; give one of them")
-    if source and reading:
-        raise UsageError(f"{reading[0]} reads a dump; with --from the report has settled it")
     if source and Path(source).resolve() in (Path(out).resolve(), Path(out).resolve() / "report.json"):
         raise UsageError(f"--out {out}: is the report that --from reads, and would be replaced; give another --out")
 
@@ -247,16 +249,3 @@ def _names(text: str | None) -> list[str] | None:
     if text is None:
         return None
     return [] if text.strip() == "none" else [name.strip() for name in text.split(",")]
-
-
-def _finish(report: Report, out: str, style: str | None, *, plots: bool, quiet: bool) -> None:
-    from rollout_audit.reports.folder import write_report
-    from rollout_audit.reports.sweep_table import sweep_document
-    from rollout_audit.reports.terminal import emit
-
-    written = write_report(report, out, plots=plots)
-    for picture, reason in written.failures.items():
-        say(f"warning: {picture} was not drawn: {reason}")
-    warn_of(report.findings, quiet=quiet)
-    emit(sweep_document(report), style)  # type: ignore[arg-type]
-    say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from rollout_audit.dumps.formats.table import FORMATS, SUFFIXES, Container, check_format, suffixes_of
 from rollout_audit.dumps.naming import natural_key, report_names
-from rollout_audit.errors import DumpNotFoundError, UnreadableFileError
+from rollout_audit.errors import DumpNotFoundError, UnreadableFileError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -75,15 +75,35 @@ def discover(
         UnreadableFileError: a file that is empty, truncated or of another kind than its name says.
         UsageError: no such input format.
     """
+    return discover_finished(paths, input_format, None)[0]
+
+
+def discover_finished(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], input_format: str | None, marker: str | None
+) -> tuple[tuple[DumpFile, ...], tuple[str, ...]]:
+    """As `discover`, without the files that have no marker beside them: their names, since they may be half written.
+
+    Raises:
+        UnreadableFileError: also where no file has the marker beside it.
+        UsageError: also where the marker is no name of a file.
+    """
     check_format(input_format)
+    if marker is not None and (not marker.strip() or "/" in marker):
+        raise UsageError(f"--require-marker {marker!r}: expected the name of a file, such as STABLE or _SUCCESS")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
         raise DumpNotFoundError("no dump given: name a file, a folder, a glob or a URI")
     suffixes = suffixes_of(input_format)
     found = sorted((place for path in given for place in _expand(os.fspath(path), suffixes)), key=_order)
     places = sorted({_identity(place): place for place in found}.values(), key=_order)
-    names = report_names([place.uri for place in places])
-    return tuple(_describe(place, name, input_format) for place, name in zip(places, names, strict=True))
+    complete = places if marker is None else [place for place in places if sibling_exists(place.uri, marker)]
+    if places and not complete:
+        raise UnreadableFileError(
+            f"{places[0].uri}: no {marker} beside it: still being written? without --require-marker it is read"
+        )
+    names = report_names([place.uri for place in complete])
+    files = tuple(_describe(place, name, input_format) for place, name in zip(complete, names, strict=True))
+    return files, tuple(place.uri.rpartition("/")[2] for place in places if place not in complete)
 
 
 def open_binary(path: str) -> IO[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from rollout_audit.dumps.discovery import DumpFile
@@ -194,6 +195,7 @@ def open_dump(
     layout: str | None = None,
     input_format: str | None = None,
     join: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    require_marker: str | None = None,
 ) -> Dump:
     """Find the files of a dump and read their footers.
 
@@ -204,6 +206,7 @@ def open_dump(
         input_format: a name in `formats.table.FORMATS`, where content cannot tell or is to be overruled.
         join: a second dump, whose rows add the trainer's log-probs (and whatever the first lacks) by `uid`.
             `field_map` then speaks of whichever dump has the column.
+        require_marker: name of a file that a writer leaves beside what is complete; the rest is left out, and said.
 
     Raises:
         DumpNotFoundError: nothing there, or nothing of a known format.
@@ -214,10 +217,11 @@ def open_dump(
     check_layout(layout)
     mapping = dict(field_map or {})
     if join is None:
-        infos, others = found_files(paths, mapping, layout, input_format)
+        infos, others = found_files(paths, mapping, layout, input_format, marker=require_marker)
         return Dump(tuple(infos), layout, mapping, tuple(others))
-    infos, others = found_files(paths, mapping, layout, input_format, needed=LOG_PROBS[:1], partial=True)
-    second, more = found_files(join, mapping, layout, None, needed=LOG_PROBS[1:], partial=True)
+    how = partial(found_files, field_map=mapping, layout=layout, partial=True, marker=require_marker)
+    infos, others = how(paths, input_format=input_format, needed=LOG_PROBS[:1])
+    second, more = how(join, input_format=None, needed=LOG_PROBS[1:])
     _check_maps(mapping, [*infos, *second])
     joined, made, unmatched = join_dumps(infos, second, layout)
     return Dump(tuple(joined), layout, mapping, (*others, *more, *unmatched), made)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rollout_audit.dumps.columns import ColumnInfo
-from rollout_audit.dumps.discovery import DumpFile, discover
+from rollout_audit.dumps.discovery import DumpFile, discover_finished
 from rollout_audit.dumps.fields import (
     FIELDS,
     LOG_PROBS,
@@ -19,7 +19,7 @@ from rollout_audit.dumps.fields import (
 )
 from rollout_audit.dumps.formats.table import FORMATS, recognise
 from rollout_audit.dumps.naming import step_from_path
-from rollout_audit.dumps.roster import audited, identify
+from rollout_audit.dumps.roster import audited, identify, without_marker
 from rollout_audit.dumps.sources import open_source
 from rollout_audit.errors import MissingFieldError, UnreadableFileError
 
@@ -77,12 +77,14 @@ def found_files(
     *,
     needed: Collection[str] = LOG_PROBS,
     partial: bool = False,
+    marker: str | None = None,
 ) -> tuple[list[FileInfo], list[Finding]]:
     """The files of one dump, and what was found beside them; `partial`: columns of the map may be elsewhere."""
     wanted = named_log_probs(needed) | set(field_map.values())
-    files, others = identify(discover(paths, input_format), wanted, forced=input_format is not None)
+    complete, waiting = discover_finished(paths, input_format, marker)
+    files, others = identify(complete, wanted, forced=input_format is not None)
     infos, more = audited(_informed(files, field_map, layout, needed, partial=partial))
-    return infos, [*others, *more]
+    return infos, [*without_marker(waiting, marker), *others, *more]
 
 
 def _informed(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rollout_audit.dumps.opening import FileInfo
 
-__all__ = ["audited", "identify"]
+__all__ = ["audited", "identify", "without_marker"]
 
 _BARE = {"jsonl", "torch"}
 """Formats of whatever is in no other: such a file may well be no dump at all."""
@@ -70,6 +70,11 @@ def identify(
     return [*groups["objects"], *groups["text"]], []  # the reader says what is wrong with them
 
 
+def without_marker(files: Sequence[str], marker: str | None) -> list[Finding]:
+    """That files were left out for want of the marker that was asked for."""
+    return _said(files, "warning", f"without {marker} beside them: still being written?")
+
+
 def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
     """Why a file is no part of the dump, empty where it is."""
     if _OBJECTS in names:
@@ -99,11 +104,14 @@ def _names(file: DumpFile) -> set[str] | None:
 
 def _left_out(why: str, files: Sequence[DumpFile]) -> list[Finding]:
     """One finding for the files that are left out for this reason."""
+    return _said([file.name for file in files], *_REASONS[why])
+
+
+def _said(files: Sequence[str], severity: Severity, text: str) -> list[Finding]:
     if not files:
         return []
-    severity, text = _REASONS[why]
     counted = "1 file" if len(files) == 1 else f"{len(files)} files"
-    return [Finding("file_left_out", severity, f"{counted} left out, {text}", files[0].name, count=len(files))]
+    return [Finding("file_left_out", severity, f"{counted} left out, {text}", files[0], count=len(files))]
 
 
 def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:

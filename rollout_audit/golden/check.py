@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 from rollout_audit.audit.bitwise import FirstDifference, first_difference
 from rollout_audit.audit.report import FindingReport, Report
-from rollout_audit.corrections.presets import REFERENCE_PRESET
+from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET
 from rollout_audit.dumps.digest import with_content_digests
 from rollout_audit.dumps.dump import Dump
-from rollout_audit.errors import OldGoldenError, UsageError
+from rollout_audit.errors import OldGoldenError, UsageError, suggest
 from rollout_audit.golden.compare import Comparison, compare
 from rollout_audit.golden.figures import Figure, FigureKey, figures_of
-from rollout_audit.golden.model import Golden, golden_of, read_golden, settings_of, write_golden
+from rollout_audit.golden.model import Golden, golden_of, read_golden, write_golden
+from rollout_audit.golden.run import TrainerRun, recorded_run, trainer_run
 from rollout_audit.golden.settings import gates_of, settings, tolerances_of
-from rollout_audit.golden.tolerances import tolerances_for
+from rollout_audit.golden.tolerances import is_logged, tolerances_for
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
     from rollout_audit.audit.plan import Device
+    from rollout_audit.audit.selection import ConfigSource
+    from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["CheckResult", "check"]
 
@@ -74,6 +77,10 @@ class Selection(TypedDict, total=False):
     chunk_tokens: int
 
 
+OF_TRAINER_METRICS = ("on_fault", "steps", "limit", "workers", "chunk_tokens")
+"""Without the mode: a trainer's own correction says which policies it compares"""
+
+
 class Reading(Selection, total=False):
     """Options of `analyze` that a check passes on."""
 
@@ -88,7 +95,9 @@ def check(
     *,
     update: bool = False,
     expect_bitwise: bool = False,
-    presets: Sequence[str] | None = None,
+    presets: Literal["all"] | Sequence[str] | None = None,
+    trainer: str | None = None,
+    config: ConfigSource | None = None,
     tolerances: Mapping[str, Mapping[str, object]] | None = None,
     gates: Sequence[Gate] | None = None,
     dumps: Sequence[str] = ("DUMP",),
@@ -101,7 +110,9 @@ def check(
         golden: the file; may be left out where gates or `expect_bitwise` say what to check.
         update: write the file instead of failing; what changed is still in the result.
         expect_bitwise: whether the first d ≠ 0 fails.
-        presets: corrections to run, by name; the first is the reference. Else those of the golden file.
+        presets: corrections to run, by name, or "all"; the first is the reference. Else those of the golden file.
+        trainer: whose correction is the reference, and whose logged metrics are held too. Else that of the golden file.
+        config: that trainer's own keys, as in `analyze`; its defaults where not given.
         tolerances: metric → atol, rtol, direction; by default those of the settings file.
         gates: conditions that fail the check; by default those of the settings file.
         dumps: how the dump was named, for the command in an error.
@@ -110,50 +121,72 @@ def check(
     Raises:
         ReportError: no golden file, or one that cannot be read.
         DumpError: the dump cannot be audited as asked.
-        UsageError: nothing to check against, an unknown preset or metric.
+        UsageError: nothing to check against, an unknown preset, trainer or metric; `config` without `trainer`.
+        ConfigError: the trainer itself would refuse the configuration.
     """
     conditions = gates_of(settings()) if gates is None else gates
     if golden is None and not expect_bitwise and not conditions:
         raise UsageError("nothing to check against: give --golden FILE, --expect-bitwise or a gate")
+    if config is not None and trainer is None:
+        raise UsageError("a configuration needs the trainer's name: whose keys are these?")
     asked = tolerances_of(settings()) if tolerances is None else tolerances
+    own = None if trainer is None else trainer_run(trainer, config or {})
     old = None if golden is None else _old(golden, dumps, update=update)
     bitwise = first_difference(dump, **_selection(reading)) if expect_bitwise else None
     found = CheckResult(None, bitwise=bitwise, bitwise_asked=expect_bitwise)
     if golden is None and not conditions:
         return found
-    report, results = _audited(dump, _presets(presets, old), conditions, reading)
-    found = replace(found, gates=results, findings=report.findings)
-    return found if golden is None else _against(golden, old, report, found, asked, update=update)
+    run = recorded_run(old, str(golden)) if own is None and old is not None else own
+    audited = _audited(dump, _presets(presets, old, run), run, conditions, reading)
+    found = replace(found, gates=audited.gates, findings=audited.report.findings)
+    return found if golden is None else _against(golden, old, audited, found, asked, update=update)
+
+
+@dataclass(frozen=True)
+class _Audited:
+    report: Report
+    run: TrainerRun | None
+    logged: Mapping[int, Metrics]
+    """step → what the trainer of the run would have logged"""
+    gates: Sequence[GateResult]
 
 
 def _audited(
-    dump: Dump, presets: Sequence[str], gates: Sequence[Gate], reading: Reading
-) -> tuple[Report, Sequence[GateResult]]:
+    dump: Dump, presets: Sequence[str], run: TrainerRun | None, gates: Sequence[Gate], reading: Reading
+) -> _Audited:
     from rollout_audit.audit.analyze import analyze
+    from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.gates import check_names, judge_gates
 
-    check_names(gates, presets)
-    report = analyze(with_content_digests(dump), presets=presets, sweep=False, edges=True, **reading)
-    return report, judge_gates(gates, report)
+    own = {} if run is None else {"trainer": run.trainer, "config": run.settings}
+    check_names(gates, [*([] if run is None else [run.preset]), *presets])
+    report = analyze(with_content_digests(dump), presets=presets, sweep=False, edges=True, **own, **reading)  # type: ignore[arg-type]
+    logged: Mapping[int, Metrics] = {}
+    if run is not None and len(report.steps) > 1:
+        how = {name: value for name, value in reading.items() if name in OF_TRAINER_METRICS}
+        logged = trainer_metrics(dump, run.trainer, run.settings, per_step=True, **how)  # type: ignore[call-overload]
+    return _Audited(report, run, logged, judge_gates(gates, report))
 
 
 def _against(
     golden: str | os.PathLike[str],
     old: Golden | None,
-    report: Report,
+    audited: _Audited,
     found: CheckResult,
     asked: Mapping[str, Mapping[str, object]],
     *,
     update: bool,
 ) -> CheckResult:
-    new, left_out = golden_of(report, {} if old is None else old.tolerances, asked)
+    config = None if audited.run is None else audited.run.settings
+    recorded = {} if old is None else old.tolerances
+    new, left_out = golden_of(audited.report, recorded, asked, config, audited.logged)
     if update:
         write_golden(new, golden)
     return replace(
         found,
         golden=os.fspath(golden),
-        rows=[] if old is None else _rows(old, report, asked),
-        notes=[] if old is None else [*_other_dump(old, new), *_other_settings(old, report)],
+        rows=[] if old is None else _rows(old, audited, asked),
+        notes=[*([] if old is None else [*_other_dump(old, new), *_other_settings(old, new)]), *_unlogged(new, asked)],
         updated=update,
         left_out=left_out if update else None,
         golden_lines=_lines(golden),
@@ -164,11 +197,17 @@ def _selection(reading: Reading) -> Selection:
     return cast("Selection", {name: value for name, value in reading.items() if name in Selection.__annotations__})
 
 
-def _presets(asked: Sequence[str] | None, old: Golden | None) -> list[str]:
-    """The golden file's reference stays the reference, whatever is added before it."""
-    recorded = old.settings.presets if old else [REFERENCE_PRESET]
-    names = list(dict.fromkeys(asked or recorded))
-    return sorted(names, key=lambda name: name != recorded[0])
+def _presets(asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:
+    """The golden file's reference stays the reference, whatever is added before it; a run's own comes before all."""
+    recorded = _recorded_presets(old) if old is not None else [] if run is not None else [REFERENCE_PRESET]
+    named = [preset.name for preset in BY_DEFAULT] if asked == "all" else asked
+    names = list(dict.fromkeys(named or recorded))
+    return sorted(names, key=lambda name: name not in recorded[:1])
+
+
+def _recorded_presets(old: Golden) -> list[str]:
+    """Those with a name of their own."""
+    return [name for name in old.settings.presets if name != f"{old.settings.trainer}-config"]
 
 
 def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) -> Golden | None:
@@ -183,10 +222,10 @@ def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) 
         raise
 
 
-def _rows(old: Golden, report: Report, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:
+def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:
     expected = {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
     tolerances = tolerances_for({key.name for key in expected}, old.tolerances, asked)
-    return compare(expected, figures_of(report), tolerances)
+    return compare(expected, figures_of(audited.report, audited.logged), tolerances)
 
 
 def _other_dump(old: Golden, new: Golden) -> list[str]:
@@ -202,9 +241,22 @@ def _other_dump(old: Golden, new: Golden) -> list[str]:
     return [f"not the dump that the golden file was made of: {'; '.join(texts)}"]
 
 
-def _other_settings(old: Golden, report: Report) -> list[str]:
-    was, now = old.settings.model_dump(), settings_of(report).model_dump()
-    return [f"{name} is {now[name]!r}, in the golden file {was[name]!r}" for name in was if was[name] != now[name]]
+def _other_settings(old: Golden, new: Golden) -> list[str]:
+    """Of two configurations of one trainer the settings that differ; of two trainers their names say enough."""
+    was, now = old.settings.model_dump(), new.settings.model_dump()
+    for tree in (was, now):
+        config = tree.pop("config") or {}
+        if was["trainer"] == now["trainer"]:
+            tree |= {f"{tree['trainer']}'s {name}": value for name, value in config.items()}
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return [f"{name} is {now.get(name)!r}, in the golden file {was.get(name)!r}" for name in names]
+
+
+def _unlogged(new: Golden, asked: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Tolerances of metrics that the trainer of the run does not log: a name that is misspelt does nothing."""
+    names = [name for name in new.tolerances if is_logged(name)]
+    lost = [name for name in asked if name.partition(":")[0] == new.settings.trainer and name not in names]
+    return [f"check.metrics: {name!r} is not logged with these settings{suggest(name, names)}" for name in lost]
 
 
 def _lines(golden: str | os.PathLike[str]) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """The figures of a report that a golden file holds, each under a key of one line.
 
 Keys follow the grammar of gates: `[PAIR or PRESET:]METRIC@pooled` or `@STEP`. A figure of a correction names its stage,
-`decoupled_token_is:kept.ess@3`; without a prefix it is the report's own pair of policies.
+`decoupled_token_is:kept.ess@3`; without a prefix it is the report's own pair of policies. What a trainer would have
+logged stands under the trainer's name and its own: `verl:rollout_corr/kl@3`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rollout_audit.audit.report import CorrectionReport, Report, StageReport, StepReport
-from rollout_audit.golden.tolerances import COUNTS, is_counted
+from rollout_audit.golden.tolerances import COUNTS, is_counted, is_logged
 from rollout_audit.reports.catalogue import CATALOGUE
 from rollout_audit.reports.records import primary_pair
+from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["Figure", "FigureKey", "figures_of"]
 
@@ -33,7 +35,7 @@ class FigureKey:
     """What a figure is of."""
 
     subject: str
-    """a pair or a preset; empty for the report's own pair, and for the sizes of the dump"""
+    """a pair, a preset or a trainer; empty for the report's own pair, and for the sizes of the dump"""
     metric: str
     """with its stage, where it has one"""
     scope: str
@@ -48,8 +50,9 @@ class FigureKey:
 
     @property
     def name(self) -> str:
-        """The metric without its stage: what a tolerance is looked up by."""
-        return self.metric.rpartition(".")[2]
+        """What a tolerance is looked up by: the metric without its stage, or a trainer's own with the trainer."""
+        logged = f"{self.subject}:{self.metric}"
+        return logged if is_logged(logged) else self.metric.rpartition(".")[2]
 
     def __str__(self) -> str:
         return f"{self.subject}{':' if self.subject else ''}{self.metric}@{self.scope}"
@@ -66,8 +69,10 @@ class Figure:
     """how many of them lie within rounding of the threshold"""
 
 
-def figures_of(report: Report) -> dict[FigureKey, Figure]:
+def figures_of(report: Report, logged: Mapping[int, Metrics] | None = None) -> dict[FigureKey, Figure]:
     """What is recorded: all pairs and corrections pooled; per step the report's pair and its reference correction.
+
+    Of a report with a trainer also what that would have logged, and of each step where `logged` has it.
 
     The steps of a dump that has one step alone would say the same again, and are left out.
 
@@ -75,7 +80,8 @@ def figures_of(report: Report) -> dict[FigureKey, Figure]:
         ValueError: the report was made without edges.
     """
     steps = report.steps if len(report.steps) > 1 else []
-    return dict(_pooled(report)) | {key: figure for step in steps for key, figure in _of_step(report, step)}
+    found = dict(_pooled(report)) | {key: figure for step in steps for key, figure in _of_step(report, step)}
+    return found | dict(_logged(report, {step.step: (logged or {})[step.step] for step in steps if logged}))
 
 
 def _pooled(report: Report) -> Iterator[tuple[FigureKey, Figure]]:
@@ -95,6 +101,15 @@ def _of_step(report: Report, step: StepReport) -> Iterator[tuple[FigureKey, Figu
     pair, name = primary_pair(report).name, report.settings.reference
     yield from _numbers("", scope, step.metrics, step.reasons, sizes, report.edges[step.step, pair])
     yield from _stages(name, scope, step.corrections[name], sizes, report.edges[step.step, name])
+
+
+def _logged(report: Report, steps: Mapping[int, Metrics]) -> Iterator[tuple[FigureKey, Figure]]:
+    if report.trainer is None:
+        return
+    name, whole = report.trainer.name, report.trainer
+    yield from _numbers(name, "pooled", whole.metrics, whole.reasons, {}, {})
+    for step, metrics in steps.items():
+        yield from _numbers(name, str(step), metrics, metrics.reasons, {}, {})
 
 
 def _stages(

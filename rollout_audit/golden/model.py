@@ -22,6 +22,7 @@ from rollout_audit.dumps.naming import natural_key
 from rollout_audit.errors import OldGoldenError, ReportError
 from rollout_audit.golden.figures import figures_of
 from rollout_audit.golden.tolerances import Tolerance, tolerances_for
+from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of", "read_golden", "update_command", "write_golden"]
 
@@ -50,6 +51,12 @@ class GoldenSettings(Strict):
     on_fault: Literal["stop", "drop"]
     steps: str | None = None
     limit: int | None = None
+    trainer: str | None = Field(default=None, description="whose correction and logged metrics are held, where asked")
+    config: dict[str, Any] | None = Field(default=None, description="every setting of it, in the trainer's own keys")
+
+
+ADDED_SETTINGS = ("trainer", "config")
+"""Left out where they are null: files without them stay as they are"""
 
 
 class Golden(Strict):
@@ -62,7 +69,7 @@ class Golden(Strict):
     digests: dict[str, str] = Field(description="file → SHA-256 over its contents")
     settings: GoldenSettings
     figures: dict[str, float | int | None] = Field(
-        min_length=1, description="[PAIR or PRESET:]METRIC@pooled or @STEP → value"
+        min_length=1, description="[PAIR, PRESET or TRAINER:]METRIC@pooled or @STEP → value"
     )
     edges: dict[str, int] = Field(
         default_factory=dict, description="figure that counts → how many lie within rounding of its threshold"
@@ -72,6 +79,8 @@ class Golden(Strict):
     def to_text(self) -> str:
         """JSON, one figure a line, keys sorted with numbers as numbers."""
         tree = self.model_dump(by_alias=True)
+        given = tree["settings"].items()
+        tree["settings"] = {name: value for name, value in given if value is not None or name not in ADDED_SETTINGS}
         sections = ",\n".join(f" {json.dumps(name)}: {_section(tree[name])}" for name in sorted(tree))
         return f"{{\n{sections}\n}}\n"
 
@@ -81,7 +90,11 @@ class Golden(Strict):
 
 
 def golden_of(
-    report: Report, recorded: Mapping[str, Tolerance], asked: Mapping[str, Mapping[str, object]]
+    report: Report,
+    recorded: Mapping[str, Tolerance],
+    asked: Mapping[str, Mapping[str, object]],
+    config: Mapping[str, Any] | None = None,
+    logged: Mapping[int, Metrics] | None = None,
 ) -> tuple[Golden, dict[str, str]]:
     """The golden file of a report whose digests are over contents, and the figures left out as null with the reason.
 
@@ -89,14 +102,16 @@ def golden_of(
         report: made with edges.
         recorded: tolerances of the file that is replaced.
         asked: those of the settings, which come first.
+        config: settings of the report's trainer, where it has one.
+        logged: step → what that trainer would have logged of it.
     """
-    figures = figures_of(report)
+    figures = figures_of(report, logged)
     measured = {key: figure for key, figure in figures.items() if figure.value is not None}
     digests = {file.name: file.digest for file in report.inputs}
     golden = Golden(
         digest=_joint_digest(digests),
         digests=digests,
-        settings=settings_of(report),
+        settings=settings_of(report, config),
         figures={str(key): figure.value for key, figure in measured.items()},
         edges={str(key): figure.edge for key, figure in measured.items() if figure.edge},
         tolerances=tolerances_for({key.name for key in measured}, recorded, asked),
@@ -104,10 +119,12 @@ def golden_of(
     return golden, {str(key): figure.reason for key, figure in figures.items() if figure.value is None}
 
 
-def settings_of(report: Report) -> GoldenSettings:
-    """Those settings of a report that a golden file records."""
-    names = GoldenSettings.model_fields.keys()
-    return GoldenSettings(**{name: getattr(report.settings, name) for name in names})
+def settings_of(report: Report, config: Mapping[str, Any] | None = None) -> GoldenSettings:
+    """Those settings of a report that a golden file records, with the settings of its trainer."""
+    names = GoldenSettings.model_fields.keys() - {*ADDED_SETTINGS}
+    trainer = None if report.trainer is None else report.trainer.name
+    given = {name: getattr(report.settings, name) for name in names}
+    return GoldenSettings(**given, trainer=trainer, config=None if trainer is None else dict(config or {}))
 
 
 def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) -> Golden:

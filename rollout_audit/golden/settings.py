@@ -68,10 +68,10 @@ def tolerances_of(given: Settings) -> dict[str, Mapping[str, Any]]:
     tables = _tables(given, given.tree.get("check", {}), "check").get("metrics", {})
     if not tables:
         return {}
-    from rollout_audit.golden.tolerances import METRICS
+    from rollout_audit.golden.tolerances import METRICS, is_logged
 
     for metric, table in _tables(given, tables, "check.metrics").items():
-        if metric not in METRICS:
+        if metric not in METRICS and not is_logged(metric):
             raise given.unknown("check.metrics.", metric, METRICS)
         for key, value in _tables(given, table, f"check.metrics.{metric}").items():
             _check_tolerance(given, metric, key, value)

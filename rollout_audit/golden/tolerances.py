@@ -8,8 +8,19 @@ from typing import Annotated, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rollout_audit.reports.catalogue import CATALOGUE, Worse
+from rollout_audit.trainers.registry import TRAINERS, get_trainer
 
-__all__ = ["COUNTS", "DIRECTIONS", "METRICS", "SPELT", "Tolerance", "default_tolerance", "is_counted", "tolerances_for"]
+__all__ = [
+    "COUNTS",
+    "DIRECTIONS",
+    "METRICS",
+    "SPELT",
+    "Tolerance",
+    "default_tolerance",
+    "is_counted",
+    "is_logged",
+    "tolerances_for",
+]
 
 DIRECTIONS: tuple[Worse, ...] = get_args(Worse)
 SPELT = {"up": "higher", "down": "lower"}
@@ -25,7 +36,15 @@ SHARES = frozenset(
 )
 """A number of tokens or sequences divided by all of them"""
 METRICS = (*COUNTS, *CATALOGUE)
-"""Every name that may have a tolerance"""
+"""Every name that may have a tolerance; a trainer's own metrics, `TRAINER:METRIC`, are the trainer's to name"""
+COMPLEMENT: Mapping[Worse, Worse] = {
+    "higher": "lower",
+    "lower": "higher",
+    "away from 0": "away from 1",
+    "away from 1": "away from 0",
+    "neither": "neither",
+}
+"""direction of x → that of 1 − x"""
 
 
 class Tolerance(BaseModel):
@@ -50,8 +69,26 @@ def is_counted(metric: str) -> bool:
 
 def default_tolerance(metric: str) -> Tolerance:
     """Exact for what counts; else 1e-6 relative, in which the rounding of other processors is lost many times over."""
+    if is_logged(metric):
+        return Tolerance(direction=_direction_of_logged(metric))
     direction = CATALOGUE[metric].worse if metric in CATALOGUE else "neither"
     return Tolerance(atol=0, rtol=0, direction=direction) if is_counted(metric) else Tolerance(direction=direction)
+
+
+def is_logged(metric: str) -> bool:
+    """Whether it is `TRAINER:METRIC`."""
+    trainer, colon, _ = metric.partition(":")
+    return bool(colon) and trainer in TRAINERS
+
+
+def _direction_of_logged(metric: str) -> Worse:
+    """That of the native figure that it stands beside, where there is one."""
+    trainer, _, name = metric.partition(":")
+    counterpart = get_trainer(trainer).counterparts.get(name)
+    if counterpart is None:
+        return "neither"
+    worse = CATALOGUE[counterpart.native.rpartition(".")[2]].worse
+    return worse if counterpart.of == "value" else COMPLEMENT[worse]
 
 
 def tolerances_for(

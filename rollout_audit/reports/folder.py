@@ -20,12 +20,12 @@ from rollout_audit.errors import ReportError
 from rollout_audit.reports.frames import write_columns, write_steps
 from rollout_audit.reports.records import step_records
 
-__all__ = ["Written", "check_output", "read_report", "write_report"]
+__all__ = ["Written", "check_output", "read_report", "report_folder", "write_report"]
 
 REPORT_FILE = "report.json"
 PLOTS = "plots"
-SEQUENCES, STATES = "sequences.parquet", "states.safetensors"
-OWN_FILES = frozenset({REPORT_FILE, SEQUENCES, STATES, "steps.parquet", "sweep.parquet"})
+SEQUENCES, STATES, SWEEP = "sequences.parquet", "states.safetensors", "sweep.parquet"
+OWN_FILES = frozenset({REPORT_FILE, SEQUENCES, STATES, SWEEP, "steps.parquet"})
 STATES_KEY = "states"
 """Metadata of `states.safetensors`: one key, since the library keeps several in no order"""
 
@@ -58,7 +58,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, plots: bool = T
                 (folder / STATES).write_bytes(save(dict(states.tensors), metadata={STATES_KEY: states.header}))
             write_steps(step_records(report), folder / "steps.parquet")
             if report.pictures.points is not None:
-                write_columns(report.pictures.points, folder / "sweep.parquet")
+                write_columns(report.pictures.points, folder / SWEEP)
             failures = _draw(report, folder) if plots else {}
             files = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
     except OSError as error:
@@ -91,6 +91,11 @@ def _foreign(folder: Path) -> str:
     strange = [path for path in folder.iterdir() if path.name not in OWN_FILES and path.name != PLOTS]
     strange += [path for path in (folder / PLOTS).rglob("*") if path.suffix != ".png"]
     return min((path.relative_to(folder).as_posix() for path in strange), default="")
+
+
+def report_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder of a report that is named by itself or by its report.json."""
+    return Path(path) if Path(path).is_dir() else Path(path).parent
 
 
 def read_report(path: str | os.PathLike[str]) -> Report:

@@ -19,14 +19,14 @@ from rollout_audit.audit.recommend import recommendation
 from rollout_audit.audit.report import Report
 from rollout_audit.dumps.dump import Dump
 from rollout_audit.errors import ReportError
-from rollout_audit.reports.folder import read_report
+from rollout_audit.reports.folder import SWEEP, read_report, report_folder
 from rollout_audit.reports.pasting import pasted
+from rollout_audit.reports.plots.evidence import pictures_of
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 from rollout_audit.trainers.registry import get_trainer
 
 __all__ = ["recommend", "recommendation_document"]
 
-SWEEP_FILE = "sweep.parquet"
 NEEDED = frozenset({"family", *SETTINGS, "formula", "ess", "mass_lost", "below_lower_fraction", "kept_kl_k3"})
 SHOWN_OF_SWEEP = 8
 STATUS = {"none needed": "ok", "recommended": "ok", "nothing meets the limits": "critical", "refused": "unmeasured"}
@@ -73,21 +73,13 @@ def recommend(
     if isinstance(source, Dump):
         source = analyze(source)
     if isinstance(source, Report):
-        return recommendation(source, _sweep_of(source), limits, dialect)
-    return recommendation(read_report(source), _read_sweep(Path(source)), limits, dialect)
+        pictures = pictures_of(source)
+        return recommendation(source, None if pictures is None else pictures.sweep, limits, dialect)
+    return recommendation(read_report(source), _read_sweep(report_folder(source) / SWEEP), limits, dialect)
 
 
-def _sweep_of(report: Report) -> Columns | None:
-    """None where it was left out, or not kept: a report read back from JSON has no arrays."""
-    try:
-        return report.pictures.sweep
-    except ValueError:
-        return None
-
-
-def _read_sweep(place: Path) -> Columns | None:
-    """The columns of sweep.parquet beside report.json; None where the report was made without a sweep."""
-    file = (place if place.is_dir() else place.parent) / SWEEP_FILE
+def _read_sweep(file: Path) -> Columns | None:
+    """The columns of sweep.parquet; None where the report was made without a sweep."""
     if not file.is_file():
         return None
     try:

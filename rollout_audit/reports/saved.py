@@ -22,7 +22,7 @@ from rollout_audit.audit.states import Saved, unpack
 from rollout_audit.audit.sweep import Grid, default_grid
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.errors import ReportError
-from rollout_audit.reports.folder import SEQUENCES, STATES, STATES_KEY, read_report
+from rollout_audit.reports.folder import SEQUENCES, STATES, STATES_KEY, read_report, report_folder
 
 __all__ = ["merge", "read_saved", "sweep"]
 
@@ -88,8 +88,7 @@ def read_saved(place: Place) -> Saved:
     Raises:
         ReportError: no report, none with states, or damaged ones.
     """
-    report = read_report(place)
-    folder = Path(place) if Path(place).is_dir() else Path(place).parent
+    report, folder = read_report(place), report_folder(place)
     for name in (SEQUENCES, STATES):
         if not (folder / name).is_file():
             raise ReportError(f"{folder}: no {name} beside the report, so it holds no states; analyze the dump again")

@@ -185,6 +185,30 @@ def test_a_dump_that_is_still_being_written_is_named_so(run: Run, tmp_path: Path
     assert "truncated or still being written" in result.err
 
 
+def test_what_has_no_marker_beside_it_is_left_out_and_said(run: Run, tmp_path: Path) -> None:
+    """Real case 118: a step that is still being written, its last file without a footer."""
+    for step, ratio in enumerate([0.1, 0.2]):
+        (folder := tmp_path / "dumps" / f"step_{step}").mkdir(parents=True)
+        written(folder, [[ratio] * 4])
+    (tmp_path / "dumps/step_0/_SUCCESS").touch()
+    half = tmp_path / "dumps/step_1/step_0.parquet"
+    half.write_bytes(half.read_bytes()[:-30])
+    dump, marker = tmp_path / "dumps", ("--require-marker", "_SUCCESS")
+    assert run("inspect", dump).code == 2
+    figures = run("analyze", dump, *marker, "--out", tmp_path / "r", "--no-plots", "--no-sweep", "--format", "json")
+    report = json.loads(figures.out)
+    assert (figures.code, report["overall"]["kl_k1"]) == (0, pytest.approx(-0.1))
+    (finding,) = [f for f in report["findings"] if f["kind"] == "file_left_out"]
+    assert (finding["severity"], finding["count"], finding["file"]) == ("warning", 1, "step_0.parquet")
+    assert finding["message"] == "1 file left out, without _SUCCESS beside them: still being written?"
+    (tmp_path / "dumps/step_0/_SUCCESS").unlink()
+    none = run("inspect", dump, *marker)
+    assert (none.code, none.out, none.err.count("\n")) == (2, "", 1)
+    assert "no _SUCCESS beside it: still being written?" in none.err
+    for name in ("a/b", ""):
+        assert "expected the name of a file" in run("inspect", dump, "--require-marker", name).err
+
+
 def test_every_preset_may_be_checked(run: Run, dump: Path, tmp_path: Path) -> None:
     options = ("check", dump, "--golden", tmp_path / "g.json", "--presets", ",".join(PRESETS))
     assert run(*options, "--update").code == 0

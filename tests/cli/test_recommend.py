@@ -109,7 +109,7 @@ def test_csv_has_one_row_a_candidate(run, folder: Path) -> None:
         ((), "give either DUMP... or --from REPORT"),
         ((RUN, "--from", "somewhere"), "give either DUMP... or --from REPORT"),
         (("--from", "nowhere"), "nowhere: no such report"),
-        (("--from", "nowhere", "--steps", "3"), "--steps and --limit are for a dump"),
+        (("--from", "nowhere", "--steps", "3"), "--steps reads a dump; with --from the report has settled it"),
         ((RUN, "--max-masked", "7"), "--max-masked 7: expected a share between 0 and 1"),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.corrections.presets import BY_DEFAULT
+from rollout_audit.engines.threads import map_in_order
 from tests.cli.conftest import Outcome
 
 Run = Callable[..., Outcome]
@@ -94,6 +96,129 @@ def test_what_the_file_says_is_what_happens(run: Run, dump: Path, monkeypatch: p
     }
     assert fields["old_log_probs"] == "old_log_probs"
     assert json.loads(run(*arguments, "--limit", "5").out)["counts"]["sequences"] == 5
+
+
+@pytest.mark.parametrize("command", ["analyze", "check"])
+def test_presets_of_the_file_are_run_by_every_command_that_takes_them(
+    command: str, run: Run, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flag, environment, file, default; what is run is what `config show` says."""
+    arguments: dict[str, tuple[object, ...]] = {
+        "analyze": (dump, "--out", "r", "--no-plots", "--no-sweep", "--quiet"),
+        "check": (dump, "--golden", "g.json", "--update", "--quiet"),
+    }
+
+    def presets_run(*options: str) -> list[str]:
+        Path("g.json").unlink(missing_ok=True)
+        assert run(command, *arguments[command], *options).code == 0
+        written = json.loads(Path({"analyze": "r/report.json", "check": "g.json"}[command]).read_text())
+        named: list[str] = written["settings"]["presets"]
+        return named
+
+    default = presets_run()
+    assert default == {"analyze": [p.name for p in BY_DEFAULT], "check": ["decoupled_token_is"]}[command]
+    Path("rollout-audit.toml").write_text('presets = ["seq_rs", "decoupled_token_is"]\n')
+    assert set(presets_run()) == {"seq_rs", "decoupled_token_is"}
+    assert origins(run, command)["presets"] == ("seq_rs,decoupled_token_is", "rollout-audit.toml")
+    monkeypatch.setenv("ROLLOUT_AUDIT_PRESETS", "decoupled_token_is,token_rs")
+    assert set(presets_run()) == {"decoupled_token_is", "token_rs"}
+    assert origins(run, command)["presets"] == ("decoupled_token_is,token_rs", "ROLLOUT_AUDIT_PRESETS")
+    assert presets_run("--presets", "decoupled_token_is") == ["decoupled_token_is"]
+    assert set(presets_run("--presets", "all")) == {p.name for p in BY_DEFAULT}
+    assert origins(run, command, "--presets", "all")["presets"] == ("all", "flag")
+
+
+def test_the_first_preset_is_the_reference_of_an_audit(run: Run, dump: Path) -> None:
+    common = ("analyze", dump, "--out", "r", "--no-plots", "--no-sweep", "--format", "json")
+    asked = ("--presets", "decoupled_k3_rs,token_rs", "--fail-on", "token_rs:masked_fraction > 2")
+    report = json.loads(run(*common, *asked).out)
+    assert (report["settings"]["reference"], [c["name"] for c in report["corrections"]]) == (
+        "decoupled_k3_rs",
+        ["decoupled_k3_rs", "token_rs"],
+    )
+    assert json.loads(run(*common, *asked, "--preset", "token_rs").out)["settings"]["reference"] == "token_rs"
+    with_trainer = json.loads(run(*common, *asked, "--trainer", "verl").out)["settings"]
+    assert (with_trainer["reference"], with_trainer["presets"]) == (
+        "verl-config",
+        ["verl-config", "decoupled_k3_rs", "token_rs"],
+    )
+    refused = run(*common, "--presets", "decoupled_token", "--quiet")
+    assert (refused.code, refused.out) == (2, "")
+    assert "did you mean 'decoupled_token_is'?" in refused.err
+    lost = run(*common, "--presets", "token_rs", "--fail-on", "seq_rs:ess < 0")
+    assert lost.code == 2
+    assert "no preset 'seq_rs' in the report" in lost.err
+
+
+def test_one_preset_alone_is_drawn_too(run: Run, dump: Path) -> None:
+    result = run("analyze", dump, "--out", "r", "--presets", "seq_rs")
+    assert result.code == 0
+    assert "was not drawn" not in result.err
+    assert Path("r/plots/presets.png").is_file()
+
+
+@pytest.mark.parametrize("command", ["analyze", "apply"])
+def test_a_flag_comes_before_its_rival_in_the_file(
+    command: str, run: Run, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A preset and a trainer's configuration both name the correction: the one said more directly counts."""
+    options: dict[str, tuple[str, ...]] = {"analyze": ("--no-plots", "--no-sweep"), "apply": ()}
+    Path("rollout-audit.toml").write_text('trainer = "verl"\nconfig = \'{"rollout_is": "token"}\'\n')
+
+    def said(*more: str) -> str:
+        result = run(command, dump, "--out", f"out{len(list(Path().iterdir()))}", *options[command], *more)
+        assert result.code == 0, result.err
+        return result.err
+
+    assert "verl 2026-08 reads: token weight capped at 2" in said()
+    assert "verl" not in said("--preset", "seq_rs")
+    monkeypatch.setenv("ROLLOUT_AUDIT_PRESET", "seq_rs")
+    assert "verl" not in said()
+    assert "slime 2026-08 reads" in said("--trainer", "slime", "--config", "{}")
+    both = run(command, dump, "--out", "other", "--preset", "seq_rs", "--trainer", "verl")
+    assert (both.code, both.err) == (
+        2,
+        "error: --preset and --trainer both name the correction; give one of them\n",
+    )
+
+
+@pytest.mark.parametrize("command", ["sweep", "recommend"])
+def test_a_report_needs_nothing_of_what_the_file_says_about_dumps(command: str, run: Run, dump: Path) -> None:
+    assert run("analyze", dump, "--out", "r", "--no-plots").code == 0
+    Path("rollout-audit.toml").write_text(
+        'mode = "decoupled"\nlimit = 3\nsteps = "0:1"\n[map]\nold_log_probs = "log_probs"\n'
+    )
+    options: dict[str, tuple[str, ...]] = {"sweep": ("--out", "s", "--no-plots"), "recommend": ()}
+    result = run(command, "--from", "r", *options[command], "--format", "json")
+    assert result.code in (0, 1), result.err
+    assert json.loads(result.out)
+    refused = run(command, "--from", "r", *options[command], "--limit", "3")
+    assert (refused.code, refused.err) == (2, "error: --limit reads a dump; with --from the report has settled it\n")
+    Path("rollout-audit.toml").write_text('from = "r"\n')
+    assert run(command, dump, *options[command]).code in (0, 1)
+    assert run(command, *options[command]).code in (0, 1)
+
+
+def test_quiet_and_workers_of_the_file_are_obeyed_by_metrics(
+    run: Run, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("rollout_audit.audit.reading.map_in_order", recording(asked))
+    Path("rollout-audit.toml").write_text("workers = 1\nquiet = true\n")
+    result = run("metrics", dump, "--trainer", "verl", "--format", "json")
+    assert (result.code, result.err, set(asked)) == (0, "", {1})
+    asked.clear()
+    assert run("analyze", dump, "--out", "r", "--no-plots", "--no-sweep", "--trainer", "verl").err == ""
+    assert set(asked) == {1}
+    assert run("convert", dump, "--out", "c").err == ""
+
+
+def recording(asked: list[int]) -> Callable[..., object]:
+    def spy(function: Callable[..., object], items: Iterable[object], workers: int) -> Iterator[object]:
+        asked.append(workers)
+        return map_in_order(function, items, workers)
+
+    return spy
 
 
 def test_the_nearest_file_upward_counts_and_the_own_file_before_the_projects(

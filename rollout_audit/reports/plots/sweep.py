@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from rollout_audit.audit.report import Report
+from rollout_audit.audit.report import Report, SweepReport
 from rollout_audit.reports.plots.evidence import pictures_of
 from rollout_audit.reports.plots.style import (
     BLUE,
@@ -34,7 +34,6 @@ __all__ = ["draw"]
 Array = NDArray[np.float64]
 Table = Mapping[str, Array]
 
-MASKED_LIMIT, LOST_LIMIT = 0.1, 0.02
 LARGEST_SHOWN = 1e4
 FEW_TICKS_FROM = 25.0
 RANGE_AT = 1.085
@@ -97,7 +96,7 @@ def draw(report: Report) -> Figure | None:
     if pictures is None or pictures.sweep is None or report.sweep is None or not report.sweep.points:
         return None
     tables = _by_family(pictures.sweep)
-    figure = new_figure(7.9, _finding(report, tables), _subtitle(report))
+    figure = new_figure(7.9, _finding(report, report.sweep, tables), _subtitle(report))
     panels = figure.subplots(3, 3)
     for axes, line in zip(panels[0], CAPS, strict=True):
         _draw_cap(axes, line, tables.get(line.family))
@@ -116,23 +115,24 @@ def _by_family(sweep: Mapping[str, object]) -> dict[str, Table]:
     return {family: {name: column[families == family] for name, column in numbers.items()} for family in found}
 
 
-def _finding(report: Report, tables: Mapping[str, Table]) -> str:
+def _finding(report: Report, limits: SweepReport, tables: Mapping[str, Table]) -> str:
     geo = tables.get("seq_mean_k1")
     preset = {c.name: c.stages.kept["masked_fraction"] for c in report.corrections}.get(GEO_PRESET)
-    if geo is not None and preset is not None and preset > MASKED_LIMIT:
-        kept = geo["masked_fraction"] <= MASKED_LIMIT
+    if geo is not None and preset is not None and preset > limits.max_masked:
+        kept = geo["masked_fraction"] <= limits.max_masked
         if kept.any():
             width = float(np.expm1(geo["rule_upper"][kept].min()))
             text = f"The geometric band ±0.1% masks {percent(preset)} of the tokens"
             band = f"±{percent(width)}" if width < 0.5 else f"a factor of {short(1 + width, 3)}"
-            return first_fitting([f"{text}; 10% would take {band}", text])
+            return first_fitting([f"{text}; {100 * limits.max_masked:.3g}% would take {band}", text])
     token = tables.get("token truncate")
     if token is None:
         return "What each threshold would cost"
-    cheap = token["upper"][token["mass_lost"] <= LOST_LIMIT]
+    cheap = token["upper"][token["mass_lost"] <= limits.max_mass_lost]
+    most = f"{100 * limits.max_mass_lost:.3g}%"
     if len(cheap):
-        return f"Token caps from {short(float(cheap.min()), 3)} up lose at most 2% of the weight"
-    return "Every token cap of the grid loses more than 2% of the weight"
+        return f"Token caps from {short(float(cheap.min()), 3)} up lose at most {most} of the weight"
+    return f"Every token cap of the grid loses more than {most} of the weight"
 
 
 def _subtitle(report: Report) -> str:

@@ -360,6 +360,24 @@ class TestSweep:
         expected = "The geometric band ±0.1% masks" if masked > 0.1 else "Token caps from"
         assert title(drawn("sweep", ageing)).startswith(expected)
 
+    @pytest.mark.parametrize(
+        ("limits", "expected"),
+        [
+            ({"max_masked": 1.0, "max_mass_lost": 0.025}, "Token caps from .* up lose at most 2.5% of the weight"),
+            (
+                {"max_masked": 1.0, "max_mass_lost": -1.0},
+                "Every token cap of the grid loses more than -100%",
+            ),
+            ({"max_masked": 0.25}, r"The geometric band ±0.1% masks [\d.]+% of the tokens; 25% would take "),
+        ],
+    )
+    def test_the_title_keeps_the_limits_of_the_report(
+        self, limits: dict[str, float], expected: str, ageing: Report
+    ) -> None:
+        assert ageing.sweep is not None
+        stricter = rewritten(ageing, sweep=ageing.sweep.model_copy(update=limits))
+        assert re.match(expected, title(drawn("sweep", stricter)))
+
     def test_without_a_sweep_there_is_nothing_to_draw(self, ageing: Report) -> None:
         assert FIGURES["sweep"](rewritten(ageing, sweep=None)) is None
 

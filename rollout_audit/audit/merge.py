@@ -10,55 +10,24 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_audit.audit.again import NO_SAMPLE
 from rollout_audit.audit.assemble import assemble
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.plan import Basis, Input, Options
 from rollout_audit.audit.report import CauseReport, Report
 from rollout_audit.audit.states import Faults, Saved
-from rollout_audit.audit.sweep import Grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.audit.worst import row_name
-from rollout_audit.corrections.model import Level
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.errors import UsageError
 from rollout_audit.statistics.pair import PairState, RowTable, TokenValues
 from rollout_audit.statistics.tail import WorstTokens
 
-__all__ = ["merged_report", "report_again"]
-
-NO_SAMPLE = (
-    "Made from saved states: pictures by position and probability (density, profiles) need the dump and are left out."
-)
+__all__ = ["merged_report"]
 
 SEVERITIES = ("error", "warning", "info")
 
 Array = NDArray[np.float64]
-
-
-def report_again(saved: Saved, grid: Grid | None, *, per_step_grid: bool = False) -> Report:
-    """The report of saved evidence, with another grid of the sweep (None: its own)."""
-    asked = grid or saved.basis.options.sweep
-    answered, note = _answerable(saved, asked) if asked else (None, ())
-    options = replace(saved.basis.options, sweep=answered, per_step_grid=per_step_grid)
-    causes = tuple(saved.report.causes)
-    basis = replace(saved.basis, options=options, notes=(NO_SAMPLE, *note), causes=causes)
-    return assemble(basis, saved.state, saved.faults, timestamp())
-
-
-def _answerable(saved: Saved, grid: Grid) -> tuple[Grid, tuple[str, ...]]:
-    """The grid without token weights under sequence rules at caps whose sums by row were not kept, and a note on it."""
-    kept = saved.basis.plans[saved.basis.primary].token_caps
-    lost = [cap for cap in grid.token_caps if cap not in kept]
-    if not lost:
-        return grid, ()
-    joint = tuple(w for w in grid.joint if w.level is not Level.TOKEN or w.upper in kept)
-    have = ", ".join(f"{cap:g}" for cap in kept) or "none"
-    missing = ", ".join(f"{cap:g}" for cap in lost)
-    note = (
-        f"Token weights under sequence rules are left out at the caps {missing}: they need sums row by row, which the "
-        f"report kept for the caps {have}. A sweep of the dump has them."
-    )
-    return replace(grid, joint=joint), (note,)
 
 
 def merged_report(parts: Sequence[Saved]) -> Report:

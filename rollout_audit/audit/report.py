@@ -175,6 +175,9 @@ class CorrectionReport(Strict):
         default=None,
         description="k3 of the tokens that its rules keep, before weights: what is left uncorrected where none apply",
     )
+    kept_length_mean: Number = Field(
+        default=None, description="valid tokens of the responses that its rules keep; null where rules take tokens"
+    )
     status: Status = Field(description="a mark, not a verdict: how its kept stage stands against the health limits")
 
 
@@ -306,6 +309,10 @@ class SweepReport(Strict):
     max_kl: float | None = Field(
         default=None,
         description="k3 of what is kept without weights, lowered by as much as the worst step is above the pooled k3",
+    )
+    named: list[str] = Field(
+        default_factory=list,
+        description="corrections that were asked for by name and stand beside the grid, the run's own first",
     )
     best: list[BestPoint] = Field(default_factory=list, description="one for each criterion")
     families: list[SweepFamily] = Field(description="in the order of the grid")

@@ -176,11 +176,14 @@ def sweep_columns(sweep: Sweep) -> Mapping[str, Sequence[object] | NDArray[np.fl
 
 
 def sweep_report(
-    sweep: Answered, columns: Mapping[str, Sequence[object] | NDArray[np.float64]], limits: Limits
+    sweep: Answered,
+    columns: Mapping[str, Sequence[object] | NDArray[np.float64]],
+    limits: Limits,
+    named: Sequence[str] = (),
 ) -> SweepReport:
     """How many points there are, those that stated criteria pick, and the strictest of each family within limits.
 
-    `columns` are those of `sweep_columns`.
+    `columns` are those of `sweep_columns`; `named` the corrections that stand beside the grid.
     """
     families: dict[str, list[int]] = {}
     for i, family in enumerate(columns["family"]):
@@ -194,6 +197,7 @@ def sweep_report(
         max_mass_lost=limits.max_mass_lost,
         max_bounded=limits.max_bounded,
         max_kl=limits.max_kl,
+        named=list(named),
         best=best_points(columns, limits) if sweep.corrections else [],
         families=found,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_audit.cli.gates import FailOn, asked_gates
-from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.messages import progress, say, say_config
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     TRAINERS_HELP,
@@ -205,23 +205,13 @@ def analyze(
     if compared is not None:
         report = report.with_log(compared)
     results = _evaluate(gates, report)
-    _echo(trainer, config, quiet=quiet)
+    say_config(trainer, config, quiet=quiet)
     written = write_report(report, out, plots=not no_plots)
     for picture, reason in written.failures.items():
         say(f"warning: {picture} was not drawn: {reason}")
     emit(report_document(report, [_gate_line(result) for result in results]), output.value if output else None)
     say(f"wrote {written.folder} ({len(written.files)} files)", quiet=quiet)
     raise typer.Exit(_exit_code(results))
-
-
-def _echo(trainer: str | None, config: str | None, *, quiet: bool) -> None:
-    if trainer is None:
-        return
-    from rollout_audit.audit.selection import config_text, config_warnings
-
-    say(config_text(trainer, config or "{}"), quiet=quiet)
-    for warning in config_warnings(trainer, config or "{}"):
-        say(f"warning: {warning}", quiet=quiet)
 
 
 def _check_reference(preset: str | None, trainer: str | None, config: str | None) -> None:

@@ -6,13 +6,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress", "say"]
+__all__ = ["progress", "say", "say_config"]
 
 
 def say(text: str, *, quiet: bool = False) -> None:
     """One line on stderr."""
     if not quiet:
         print(text, file=sys.stderr)
+
+
+def say_config(trainer: str | None, config: str | None, *, quiet: bool = False) -> None:
+    """What a trainer's configuration was read as, and what of it is probably not meant; nothing without a trainer."""
+    if trainer is None:
+        return
+    from rollout_audit.audit.selection import config_text, config_warnings
+
+    say(config_text(trainer, config or "{}"), quiet=quiet)
+    for warning in config_warnings(trainer, config or "{}"):
+        say(f"warning: {warning}", quiet=quiet)
 
 
 @contextmanager

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_audit.cli.messages import progress, say
+from rollout_audit.cli.messages import progress, say, say_config
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
+    TRAINERS_HELP,
     ChunkTokens,
     Device,
     DeviceName,
@@ -48,6 +49,7 @@ Examples:
   rollout-audit sweep run/dumps --out sweep
   rollout-audit sweep run/dumps --level token --bound truncate --upper 1.1:10:log:64
   rollout-audit sweep run/dumps --level none --rule seq_mean_k1=0.99_1.01,0.999_1.001
+  rollout-audit sweep run/dumps --trainer verl --config run.yaml --preset seq_rs
   rollout-audit sweep --from report --upper 1.7,2.3 --rule none --format csv
 """
 
@@ -133,6 +135,34 @@ PerStepGrid = Annotated[
     bool,
     typer.Option("--per-step-grid", envvar="ROLLOUT_AUDIT_PER_STEP_GRID", help="Every point on every step too."),
 ]
+Beside = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="A preset beside the grid: in the table, marked in the pictures. The first is what the health rules "
+        "look at, unless there is a trainer. Repeatable; in ROLLOUT_AUDIT_PRESET parted by ;",
+        show_default=False,
+    ),
+]
+TrainerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help=f"Put that trainer's configuration beside the grid, before all presets. {TRAINERS_HELP}",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|JSON",
+        envvar="ROLLOUT_AUDIT_CONFIG",
+        help="The trainer's own keys: a YAML, JSON or TOML file, a JSON object, key=value, or flags.",
+        show_default="the trainer's defaults",
+    ),
+]
 Out = Annotated[
     str,
     typer.Option(metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="Folder for the report; an older report is replaced."),
@@ -150,6 +180,9 @@ def sweep(
     rule: Rules = None,
     veto: Veto = None,
     joint: Joint = True,
+    preset: Beside = None,
+    trainer: TrainerName = None,
+    config: Config = None,
     per_step_grid: PerStepGrid = False,
     field_map: Maps = None,
     input_format: InputFormat = None,
@@ -178,15 +211,20 @@ def sweep(
         "--limit": limit,
     }
     _check_source(dumps, source, out, [name for name, value in reading.items() if value])
+    if trainer is None and config is not None:
+        raise UsageError("--config needs --trainer: whose keys are these?")
     grid = _grid(level, bound, upper, lower, several(rule, "ROLLOUT_AUDIT_RULE"), veto, joint=joint)
+    presets = several(preset, "ROLLOUT_AUDIT_PRESET")
 
+    from rollout_audit.audit.selection import named_presets
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.folder import check_output
     from rollout_audit.reports.saved import sweep as try_grid
 
     check_output(out)
+    named_presets(presets, trainer, config)
     if source is not None:
-        report = try_grid(source, grid, per_step_grid=per_step_grid)
+        report = try_grid(source, grid, per_step_grid=per_step_grid, presets=presets, trainer=trainer, config=config)
     else:
         dump = open_dump(dumps or [], field_map=fields, layout=layout, input_format=input_format, join=join)
         with progress(dump.total_rows, quiet=quiet) as advance:
@@ -194,6 +232,9 @@ def sweep(
                 dump,
                 grid,
                 per_step_grid=per_step_grid,
+                presets=presets,
+                trainer=trainer,
+                config=config,
                 mode=mode.value if mode else None,
                 on_fault=on_fault.value,
                 steps=span,
@@ -203,6 +244,7 @@ def sweep(
                 chunk_tokens=chunk_tokens,
                 on_progress=advance,
             )
+    say_config(trainer, config, quiet=quiet)
     _finish(report, out, output.value if output else None, plots=not no_plots, quiet=quiet)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "kept_divergence",
     "mean_reward",
     "nested_rule",
+    "rows_kept",
     "sweep_joint",
     "sweep_rules",
     "sweep_weights",
@@ -159,12 +160,20 @@ def kept_divergence(scope: Scope, rules: Sequence[Rule]) -> float:
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if all(rule.aggregation.per_row for rule in rules):
-            keeps = np.logical_and.reduce([np.ones(scope.sequences, dtype=bool), *map(scope.row_keeps, rules)])
+            keeps = rows_kept(scope, rules)
             return float(scope.rows["sum_k3"][keeps].sum() / scope.rows["valid_tokens"][keeps].sum())
         (rule, *others) = rules
         if others or rule.aggregation is not Aggregation.TOKEN or rule.statistic is Statistic.PROB_DIFF:
             return math.nan
         return float(_divergence_within(scope, [rule])[0])
+
+
+def rows_kept(scope: Scope, rules: Sequence[Rule]) -> NDArray[np.bool_]:
+    """[rows] which rows all of some sequence rules leave."""
+    keeps: NDArray[np.bool_] = np.ones(scope.sequences, dtype=bool)
+    for rule in rules:
+        keeps &= scope.row_keeps(rule)
+    return keeps
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def sweep_document(report: Report) -> Document:
     counts = report.counts
     read = f"{counts.sequences:,} sequences, {counts.valid_tokens:,} valid tokens in {counts.steps:,} steps."
     return Document(
-        (Note(read), *tables),
+        (Note(read), *tables, Note(""), *(Note(note, quiet=True) for note in report.notes)),
         json=lambda: json.dumps(_points(report), ensure_ascii=False, allow_nan=False, indent=2) + "\n",
         records=lambda: _points(report),
     )

@@ -18,11 +18,13 @@ from rollout_audit.corrections.presets import Preset
 from rollout_audit.errors import UsageError
 from rollout_audit.statistics.plan import PairPlan
 
-__all__ = ["NO_SAMPLE", "report_again"]
+__all__ = ["MERGED", "NO_SAMPLE", "UNLOGGED", "report_again"]
 
 NO_SAMPLE = (
     "Made from saved states: pictures by position and probability (density, profiles) need the dump and are left out."
 )
+MERGED, UNLOGGED = "Merged from", "would have logged takes the dump"
+"""What notes of `merge` hold, which a report made of a merged one says again"""
 
 
 def report_again(
@@ -50,7 +52,7 @@ def report_again(
         saved.basis,
         options=options,
         plans=_plans_with(saved.basis, added),
-        notes=(NO_SAMPLE, *note),
+        notes=(NO_SAMPLE, *note, *(n for n in saved.report.notes if MERGED in n or UNLOGGED in n)),
         causes=tuple(saved.report.causes),
     )
     report = assemble(basis, saved.state, saved.faults, timestamp())

@@ -94,6 +94,7 @@ def analyze(
         sweep=default_grid() if sweep is True else sweep or None,
         per_step_grid=per_step_grid,
         edges=edges,
+        trainer=trainer,
         named=tuple(p.name for p in asked),
     )
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()

@@ -254,6 +254,7 @@ class _Assembly:
             rollout_column=primary.rollout,
             presets=[p.name for p in options.presets],
             reference=options.reference,
+            trainer=options.trainer,
             on_fault=options.on_fault,
             steps=None if options.steps is None else "{}:{}".format(*("" if s is None else s for s in options.steps)),
             limit=options.limit,

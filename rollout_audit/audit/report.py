@@ -78,6 +78,7 @@ class Settings(Strict):
     rollout_column: str
     presets: list[str]
     reference: str = Field(description="the correction that the health rules look at")
+    trainer: str | None = Field(default=None, description="whose configuration the reference is")
     on_fault: Literal["stop", "drop"]
     steps: str | None = None
     limit: int | None = None

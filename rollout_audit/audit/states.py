@@ -267,6 +267,7 @@ def _options(report: Report, header: Header) -> Options:
         mode=Mode(settings.mode),
         presets=tuple(header.presets),
         reference=settings.reference,
+        trainer=settings.trainer,
         on_fault=settings.on_fault,
         steps=_steps(settings.steps),
         limit=settings.limit,

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from rollout_audit.audit.alike import trainer_of
 from rollout_audit.audit.report import CorrectionReport, Report
-from rollout_audit.reports.alike import trainer_of
 from rollout_audit.reports.plots.evidence import pictures_of
 from rollout_audit.reports.plots.named import LOOK
 from rollout_audit.reports.plots.style import (

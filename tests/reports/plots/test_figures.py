@@ -13,8 +13,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rollout_audit.audit.alike import alike
 from rollout_audit.audit.report import CorrectionReport, Report, StageReport
-from rollout_audit.reports.alike import alike
 from rollout_audit.reports.plots import FIGURES
 from rollout_audit.reports.plots.frontier import MOST_LABELS, on_frontier, spread_out
 from rollout_audit.reports.plots.heat_map import grids

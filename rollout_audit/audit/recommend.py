@@ -199,9 +199,9 @@ class _Choice:
         if mean is not None and not WEIGHT_MEAN[0] <= mean <= WEIGHT_MEAN[1]:
             yield f"weight_mean {mean:.3g} outside [{WEIGHT_MEAN[0]:g}, {WEIGHT_MEAN[1]:g}]"
         if self.past_limit and not _acts(figures):
-            yield f"changes nothing, so {', '.join(self.past_limit)} past the limit stays"
+            yield f"changes nothing, so {_staying(self.past_limit)}"
         elif self.drift and level not in CORRECTING:
-            yield f"no token or sequence weight, so {', '.join(self.drift)} past the limit stays"
+            yield f"no token or sequence weight, so {_staying(self.drift)}"
         if self.cancels and level == Level.SEQUENCE.value:
             yield "errors of both signs cancel in the product ratio, so its weights do not see them"
 
@@ -334,6 +334,10 @@ def _limit_report(limit: Limit, bound: float) -> LimitReport:
         default=limit.default,
         reason=limit.reason,
     )
+
+
+def _staying(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} past the limit {'stays' if len(names) == 1 else 'stay'}"
 
 
 def _as_one(group: Sequence[Candidate]) -> Candidate:

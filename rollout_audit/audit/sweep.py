@@ -15,10 +15,11 @@ from rollout_audit.audit.best import SETTINGS as SETTINGS_OF_POINT
 from rollout_audit.audit.best import best_points
 from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.report import SweepFamily, SweepReport
-from rollout_audit.corrections.cuts import token_interval, weight_interval
+from rollout_audit.corrections.cuts import token_interval
 from rollout_audit.corrections.describe import describe
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.errors import UsageError
+from rollout_audit.statistics.populations import pieces
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
 from rollout_audit.statistics.sweep_bands import sweep_bands
@@ -96,11 +97,12 @@ class Grid:
     def cuts(self) -> tuple[float, ...]:
         """Where tokens must be told apart so that every token threshold is answered exactly."""
         weights = (w for part in (*self.weights, self.joint) for w in part)
-        bounds = [weight_interval(w) for w in weights if w.level is Level.TOKEN]
-        bounds += [token_interval(rule) for part in self.token_rules for rule in part]
+        of_tokens = [w for w in weights if w.level is Level.TOKEN]
+        ends = {piece.upper for w in of_tokens for piece in pieces(w)}
+        bounds = [token_interval(rule) for part in self.token_rules for rule in part]
         bounds += [token_interval(rule) for rule in self.bands if rule.aggregation is Aggregation.TOKEN]
-        lower = {math.nextafter(interval.lower, -math.inf) for interval in bounds}
-        return tuple(sorted(lower | {interval.upper for interval in bounds}))
+        ends |= {math.nextafter(interval.lower, -math.inf) for interval in bounds}
+        return tuple(sorted(ends | {interval.upper for interval in bounds}))
 
 
 def default_grid() -> Grid:

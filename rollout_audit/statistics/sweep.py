@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import token_interval, weight_interval
+from rollout_audit.corrections.cuts import at_most, token_interval, weight_interval
 from rollout_audit.corrections.direct import bounded_weight
 from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.statistics.population import Population
@@ -260,9 +260,7 @@ class _Prefix:
         mean, variance = np.where(is_near, 1.0 + excess, plain), np.where(is_near, about_one, about_zero)
         mask = np.array([weight.bound is Bound.MASK for weight in weights])
         zeros = np.where(mask, n_below + n_above, 0.0)
-        lost = np.maximum(self.mass[-1] - self.mass[stop] - n_above * above, 0.0) + np.where(
-            mask, self.mass[start], 0.0
-        )
+        lost = self._lost(weights, start, stop) + np.where(mask, self.mass[start], 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return _Bounded(
                 mean=mean,
@@ -274,6 +272,21 @@ class _Prefix:
                 zeros=zeros,
                 mass_lost=lost / self.mass[-1],
             )
+
+    def _lost(self, weights: Sequence[Weight], start: NDArray[np.int64], stop: NDArray[np.int64]) -> Array:
+        """[points] Σ max(ρ − w, 0) above the bounds, and of ratios that the clamp alone cuts off."""
+        below, above = np.array([_constants(weight) for weight in weights]).T
+        # where no clamped ratio lies inside the bounds every weight is one constant, which small ratios are below
+        flat = (start == stop) & np.array([_is_flat(weight) for weight in weights])
+        cap = np.where(flat & (stop > 0), below, above)
+        past = np.where(flat, np.searchsorted(self.edges, [at_most(c) if c else -math.inf for c in cap], "right"), stop)
+        lost: Array = np.maximum(self.mass[-1] - self.mass[past] - (self.size - self.counts[past]) * cap, 0.0)
+        if self.clamp is None:
+            return lost
+        top = np.clip(np.searchsorted(self.edges, self.clamp, side="right"), start, stop)
+        clamped = self.mass[stop] - self.mass[top] - (self.counts[stop] - self.counts[top]) * math.exp(self.clamp)
+        lost += np.maximum(clamped, 0.0)
+        return lost
 
     def _moments(
         self,
@@ -430,6 +443,12 @@ def _running(values: Array) -> Array:
 def _within(edges: Array, clamp: float) -> NDArray[np.bool_]:
     """Atoms that the clamp leaves alone; one that ends at −clamp lies below it."""
     return (edges > -clamp) & (edges <= clamp)
+
+
+def _is_flat(weight: Weight) -> bool:
+    """Whether its bounds leave no clamped ratio alone."""
+    inside = weight_interval(weight)
+    return weight.bound is not Bound.MASK and (inside.lower == math.inf or inside.upper == -math.inf)
 
 
 def _constants(weight: Weight) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from rollout_audit.errors import UsageError
 from rollout_audit.statistics.populations import pieces
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
-from rollout_audit.statistics.sweep_bands import sweep_bands
+from rollout_audit.statistics.sweep_bands import sweep_bands, sweep_joint_bands
 from rollout_audit.statistics.sweep_errors import Answered, exactly, with_errors
 
 __all__ = [
@@ -86,7 +86,12 @@ class Grid:
         if self.given is not None:
             families = joint = sum(map(len, self.given))
         known = (*self.weights, *self.token_rules, self.vetoes, self.bands)
-        return sum(map(len, known)) + families + len(self.joint) * joint
+        return sum(map(len, known)) + families + len(self.joint) * (joint + len(self.sequence_bands))
+
+    @property
+    def sequence_bands(self) -> tuple[Rule, ...]:
+        """Those that take rows whole, which weights are tried under too."""
+        return tuple(rule for rule in self.bands if rule.aggregation.per_row)
 
     @property
     def token_caps(self) -> tuple[float, ...]:
@@ -248,6 +253,8 @@ def _parts(scope: Scope, grid: Grid) -> Iterator[Sweep]:
     for weight in grid.joint:
         for rules in _sequence_rules(scope, grid, JOINT_FAMILIES, grid.joint_fitted):
             yield sweep_joint(scope, weight, rules)
+        if grid.sequence_bands:
+            yield sweep_joint_bands(scope, weight, grid.sequence_bands)
 
 
 def _sequence_rules(scope: Scope, grid: Grid, families: Sequence[Family], points: int) -> Iterator[Sequence[Rule]]:

@@ -23,7 +23,9 @@ from rollout_audit.statistics.scope import Scope
 
 __all__ = [
     "COLUMNS",
+    "RowWeights",
     "Sweep",
+    "joint",
     "kept_divergence",
     "mean_reward",
     "nested_rule",
@@ -32,13 +34,16 @@ __all__ = [
     "sweep_rules",
     "sweep_weights",
     "unweighted",
+    "weights_of_rows",
 ]
 
 Array = NDArray[np.float64]
 
+BOUNDING = ("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost")
+"""What bounds do to all valid tokens, before any rejection"""
 COLUMNS = (
     *("ess", "ess_seq", "weight_mean", "weight_std", "weight_max"),
-    *("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"),
+    *BOUNDING,
     *("masked_fraction", "seq_masked_fraction", "seq_touched_fraction", "kept_reward_mean"),
     *("kept_length_mean", "kept_kl_k3"),
     *("gradient_scale_kept", "gradient_scale_original"),
@@ -121,7 +126,7 @@ def unweighted(scope: Scope, rules: Sequence[Rule], tokens: Array, **figures: Ar
         [Correction(rules=(rule,)) for rule in rules],
         **dict.fromkeys(("ess", "weight_mean", "weight_max", "gradient_scale_kept"), some),
         weight_std=np.where(tokens > 1, 0.0, np.nan),
-        **dict.fromkeys(("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"), 0.0),
+        **dict.fromkeys(BOUNDING, 0.0),
         gradient_scale_original=tokens / scope.tokens,
         **figures,
     )
@@ -129,27 +134,38 @@ def unweighted(scope: Scope, rules: Sequence[Rule], tokens: Array, **figures: Ar
 
 def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
     """A weight under one nested family of sequence rules; token weights truncated at one of the plan's caps."""
-    of_row = _weights_of_rows(scope, weight)
+    of_row = weights_of_rows(scope, weight)
     kept = _sequence_rules(scope, rules)
-    first, second = kept.along(of_row.excess), kept.along(of_row.square)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ess_seq = np.nan if of_row.own is None else kept.ess_of(of_row.own)
+    greatest = kept.greatest(of_row.greatest)
+    sums = kept.tokens, kept.along(of_row.excess), kept.along(of_row.square)
+    return joint(scope, weight, rules, *sums, weight_max=greatest, ess_seq=ess_seq, **kept.fractions(scope))
+
+
+def joint(
+    scope: Scope,
+    weight: Weight,
+    rules: Sequence[Rule],
+    tokens: Array,
+    first: Array,
+    second: Array,
+    **figures: Array | float,
+) -> Sweep:
+    """A weight under rules that leave so many tokens, Σ(w − 1) and Σ(w − 1)² [points]; the other figures as given."""
     every = scope.remember(("sweep of one", weight), lambda: sweep_weights(scope, [weight])).figures
     with np.errstate(invalid="ignore", divide="ignore"):
-        excess = first / kept.tokens
-        mean, variance = 1.0 + excess, np.maximum(second / kept.tokens - excess**2, 0.0)
+        excess = first / tokens
+        mean, variance = 1.0 + excess, np.maximum(second / tokens - excess**2, 0.0)
         return Sweep.of(
             [Correction(weight, (rule,)) for rule in rules],
             ess=mean**2 / (mean**2 + variance),
-            ess_seq=np.nan if of_row.own is None else kept.ess_of(of_row.own),
             weight_mean=mean,
-            weight_std=np.sqrt(np.where(kept.tokens > 1, variance, np.nan)),
-            weight_max=kept.greatest(of_row.greatest),
-            capped_fraction=every["capped_fraction"][0],
-            below_lower_fraction=every["below_lower_fraction"][0],
-            zeroed_fraction=every["zeroed_fraction"][0],
-            mass_lost=every["mass_lost"][0],
+            weight_std=np.sqrt(np.where(tokens > 1, variance, np.nan)),
+            **{name: every[name][0] for name in BOUNDING},
             gradient_scale_kept=mean,
-            gradient_scale_original=np.where(kept.tokens > 0, mean * kept.tokens, 0.0) / scope.tokens,
-            **kept.fractions(scope),
+            gradient_scale_original=np.where(tokens > 0, mean * tokens, 0.0) / scope.tokens,
+            **figures,
         )
 
 
@@ -177,7 +193,7 @@ def rows_kept(scope: Scope, rules: Sequence[Rule]) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class _RowWeights:
+class RowWeights:
     """Weights w of the tokens of each row, all [rows]."""
 
     excess: Array
@@ -189,16 +205,16 @@ class _RowWeights:
     """the one weight of the row, where it has one"""
 
 
-def _weights_of_rows(scope: Scope, weight: Weight) -> _RowWeights:
+def weights_of_rows(scope: Scope, weight: Weight) -> RowWeights:
     if weight.level is Level.TOKEN:
         assert weight.upper in scope.plan.token_caps
         assert weight.clamp == SAFETY_CLAMP
         rows, cap = scope.rows, weight.upper
         greatest = np.exp(np.clip(rows["max_d"], -SAFETY_CLAMP, SAFETY_CLAMP))
-        return _RowWeights(rows[f"sum_excess@{cap:g}"], rows[f"sum_excess_sq@{cap:g}"], np.minimum(greatest, cap), None)
+        return RowWeights(rows[f"sum_excess@{cap:g}"], rows[f"sum_excess_sq@{cap:g}"], np.minimum(greatest, cap), None)
     w = bounded_weight(weight, torch.from_numpy(_row_log_ratio(scope, weight.level))).numpy()
     n = scope.rows["valid_tokens"]
-    return _RowWeights(n * (w - 1.0), n * (w - 1.0) ** 2, w, w)
+    return RowWeights(n * (w - 1.0), n * (w - 1.0) ** 2, w, w)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.stages import correction_stages
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
+from rollout_audit.statistics.sweep_bands import sweep_joint_bands
 from tests import definitions
 from tests.builders import CPU, chunk_of, chunks, part_of, pass_plan, scope_of, splits, thresholds
 
@@ -107,6 +108,27 @@ def test_token_weights_under_sequence_rules(data: st.DataObject, family: tuple[S
     rules = [nested_rule(*family, value if family[0] is Statistic.K1 else value - 1.0) for value in sorted(values)]
     scope, tokens = planned(data, [Correction(weight, (rule,)) for rule in rules], (1.5, 2.0, 5.0))
     assert_equal(sweep_joint(scope, weight, rules), scope, tokens)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from([Level.TOKEN, Level.SEQUENCE, Level.GEOMETRIC]),
+    st.sampled_from([Aggregation.SEQ_SUM, Aggregation.SEQ_MEAN]),
+)
+def test_weights_under_bands(data: st.DataObject, level: Level, aggregation: Aggregation) -> None:
+    """Bands need not hold ρ = 1, nor each other; ends hit the rows' own statistic."""
+    weight = Weight(level, Bound.TRUNCATE, upper=data.draw(st.sampled_from([1.5, 2.0, 5.0])))
+    chunk = data.draw(chunks().filter(lambda c: bool(c.response_mask.any())))
+    statistic = Rule(Statistic.K1, aggregation, None, 1.0)
+    whole = scope_of([chunk], pass_plan({"it": Correction(rules=(statistic,))}))
+    near = st.one_of(st.floats(-3.0, 3.0), st.sampled_from(whole.row_statistic(statistic).tolist()))
+    ends = data.draw(st.lists(st.tuples(near, near), min_size=1, max_size=4))
+    rules = [Rule(Statistic.K1, aggregation, min(pair), max(pair)) for pair in ends]
+    corrections = {f"c{i}": Correction(weight, (rule,)) for i, rule in enumerate(rules)}
+    parts = [part_of(chunk, *span) for span in itertools.pairwise(data.draw(splits(chunk.rows)))]
+    scope = scope_of(parts, pass_plan(corrections, token_caps=(1.5, 2.0, 5.0)))
+    assert_equal(sweep_joint_bands(scope, weight, rules), scope, Packed(chunk, CPU).tokens("old_log_probs"))
 
 
 @settings(max_examples=150, deadline=None)

@@ -28,6 +28,7 @@ class Candidate(Strict):
     """A correction held against the limits."""
 
     name: str = Field(description="the preset, or the family of a point of the sweep")
+    alike: list[str] = Field(default=[], description="other presets that come to the same on this dump")
     source: Literal["preset", "sweep"]
     formula: str
     settings: dict[str, str | float | None] = Field(description="level, bound, lower, upper, rule and its bounds")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rollout_audit.audit.advice import Candidate
 from rollout_audit.audit.limits import Limit
 
-__all__ = ["broken_text", "none_needed", "nothing_meets", "recommended", "refused"]
+__all__ = ["bound_text", "broken_text", "none_needed", "nothing_meets", "recommended", "refused"]
 
 Number = float | int | None
 
@@ -43,11 +43,20 @@ def refused(refusals: Sequence[str]) -> str:
 
 
 def broken_text(limit: Limit, bound: float, value: Number) -> str:
-    """`masked_fraction 0.956 > 0.1`."""
+    """`masked_fraction 0.956 > 0.1`, in as many digits as it takes to see that it is."""
     if value is None:
         return f"{limit.key} could not be computed"
     sign = "<" if limit.comparison == "≥" else ">"
-    return f"{limit.key} {_shown(value)} {sign} {_shown(bound)}"
+    least = bound_text(bound)
+    texts = [f"{value:.{digits}g}" for digits in range(3, 18)]
+    told = (text for text in texts if (float(text) < float(least) if sign == "<" else float(text) > float(least)))
+    return f"{limit.key} {next(told, texts[0])} {sign} {least}"
+
+
+def bound_text(bound: float) -> str:
+    """In three digits, or as it was stated where that takes up to six."""
+    stated = (text for digits in range(3, 7) if float(text := f"{bound:.{digits}g}") == bound)
+    return next(stated, f"{bound:.3g}")
 
 
 def _shown(value: Number) -> str:

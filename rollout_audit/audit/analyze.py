@@ -10,7 +10,7 @@ from rollout_audit.audit.dialect import trainer_metrics
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.quirks import with_trainer
 from rollout_audit.audit.report import Report
-from rollout_audit.audit.selection import ConfigSource, config_text, configure, run_preset
+from rollout_audit.audit.selection import ConfigSource, config_text, configure, named_presets
 from rollout_audit.audit.states import Faults
 from rollout_audit.audit.sweep import Grid, default_grid
 from rollout_audit.audit.verdict import timestamp
@@ -31,6 +31,7 @@ def analyze(
     reference: str | None = None,
     trainer: str | None = None,
     config: ConfigSource | None = None,
+    named: Sequence[str | Preset] = (),
     sweep: bool | Grid = True,
     per_step_grid: bool = False,
     edges: bool = False,
@@ -53,6 +54,8 @@ def analyze(
         trainer: a name of `trainers.registry.TRAINERS`: its correction comes first and is the reference, what it would
             have logged is in the report, its quirks that matter on this dump are findings. Reads the dump twice.
         config: that trainer's own keys, a file of them, or a preset of its own; its defaults where not given.
+        named: presets besides `presets` that the sweep shows beside its grid, and its pictures mark; so it does what
+            `reference` or `trainer` asks for.
         sweep: whether to try some 2,700 thresholds as well, pooled over the dump; or the grid to try.
         per_step_grid: whether every step is tried by itself too.
         edges: whether to count the tokens and sequences that lie within rounding of a threshold (`Report.edges`).
@@ -70,17 +73,14 @@ def analyze(
         UsageError: an unknown preset, trainer or device; `config` without `trainer`, or beside `reference`.
         ConfigError: the trainer itself would refuse the configuration.
     """
-    if trainer is None and config is not None:
-        raise UsageError("a configuration needs the trainer's name: whose keys are these?")
     if trainer is not None and reference is not None:
         raise UsageError("a trainer's configuration and a preset both name the reference correction; give one of them")
     chosen = BY_DEFAULT if presets == "all" else tuple(_as_preset(p) for p in presets)
-    if trainer is not None:
-        chosen = (run_preset(trainer, config or {}), *chosen)
-        reference = chosen[0].name
-    name = reference or (REFERENCE_PRESET if presets == "all" or not chosen else chosen[0].name)
-    if name not in {p.name for p in chosen}:
-        chosen = (preset(name), *chosen)
+    own = {p.name: p for p in chosen}
+    asked = named_presets([*([] if reference is None else [own.get(reference, reference)]), *named], trainer, config)
+    usual = REFERENCE_PRESET if presets == "all" or not chosen else chosen[0].name
+    name = usual if trainer is None and reference is None else asked[0].name
+    chosen = _with_asked(chosen, asked, name)
     options = Options(
         mode=None if mode is None else Mode(mode),
         presets=chosen,
@@ -94,6 +94,8 @@ def analyze(
         sweep=default_grid() if sweep is True else sweep or None,
         per_step_grid=per_step_grid,
         edges=edges,
+        trainer=trainer,
+        named=tuple(p.name for p in asked),
     )
     audit, created, log = Audit(dump, options), timestamp(), FaultLog()
     state = audit.run(log, on_progress)
@@ -114,6 +116,16 @@ def analyze(
         chunk_tokens=chunk_tokens,
     )
     return with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))
+
+
+def _with_asked(chosen: Sequence[Preset], asked: Sequence[Preset], reference: str) -> tuple[Preset, ...]:
+    """What is not there yet: the reference before all others, the rest after them."""
+    known = {p.name for p in chosen}
+    missing = [p for p in asked if p.name not in known]
+    if reference not in {*known, *(p.name for p in missing)}:
+        missing = [*missing, preset(reference)]
+    first = [p for p in missing if p.name == reference]
+    return (*first, *chosen, *(p for p in missing if p.name != reference))
 
 
 def _as_preset(given: str | Preset) -> Preset:

@@ -38,6 +38,7 @@ from rollout_audit.audit.report import (
     StepCorrection,
     StepPair,
     StepReport,
+    SweepReport,
     ToolTag,
 )
 from rollout_audit.audit.states import Faults, pack, row_columns_of
@@ -55,7 +56,7 @@ from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.statistics.native import native_metrics
 from rollout_audit.statistics.scope import Evidence, Scope
 from rollout_audit.statistics.stages import NOTHING_TO_WEIGH, STAGES, Evaluation
-from rollout_audit.statistics.sweep import kept_divergence
+from rollout_audit.statistics.sweep import kept_divergence, rows_kept
 from rollout_audit.statistics.sweep_errors import Answered
 
 __all__ = ["assemble"]
@@ -103,7 +104,7 @@ class _Assembly:
             pairs=[_pair_report(pair, self.native[pair]) for pair in self.audit.pairs],
             steps=steps,
             corrections=[self._correction_report(p) for p in self.audit.options.presets],
-            sweep=None if self.sweep is None else sweep_report(self.sweep, self.sweep_columns, self._limits(steps)),
+            sweep=self._sweep_report(steps),
             length_trap=length_trap(self.pooled[self.audit.primary]),
             worst_tokens=worst_tokens(self.state.pairs[self.audit.primary.name].worst.tokens, self.places),
             worst_sequences=worst_sequences(self.pooled[self.audit.primary].rows, self.places),
@@ -251,6 +252,7 @@ class _Assembly:
             rollout_column=primary.rollout,
             presets=[p.name for p in options.presets],
             reference=options.reference,
+            trainer=options.trainer,
             on_fault=options.on_fault,
             steps=None if options.steps is None else "{}:{}".format(*("" if s is None else s for s in options.steps)),
             limit=options.limit,
@@ -313,6 +315,7 @@ class _Assembly:
             stages=StageReport(**_plain(stages)),
             reasons=_stage_reasons(stages),
             kept_kl_k3=self._kept_divergence(correction),
+            kept_length_mean=self._kept_length(correction),
             status=health.mark(self._figures(preset.name, self.native, self.stages)),
         )
 
@@ -321,6 +324,18 @@ class _Assembly:
             return None
         value = kept_divergence(self.pooled[self.audit.pair_of(correction)], correction.all_rules)
         return value if math.isfinite(value) else None
+
+    def _kept_length(self, correction: Correction) -> float | None:
+        scope, rules = self.pooled[self.audit.pair_of(correction)], correction.all_rules
+        if not (is_streamed(correction) and all(rule.aggregation.per_row for rule in rules)):
+            return None
+        lengths = scope.rows["valid_tokens"][rows_kept(scope, rules)]
+        return float(lengths.mean()) if len(lengths) else None
+
+    def _sweep_report(self, steps: Sequence[StepReport]) -> SweepReport | None:
+        if self.sweep is None:
+            return None
+        return sweep_report(self.sweep, self.sweep_columns, self._limits(steps), self.audit.options.named)
 
     def _limits(self, steps: Sequence[StepReport]) -> Limits:
         return Limits().for_steps(self.native[self.audit.primary]["kl_k3"], [s.metrics["kl_k3"] for s in steps])
@@ -379,7 +394,7 @@ class _Assembly:
         assert self.sweep is not None
         corrections = self.audit.options.corrections
         yield grid_points(self.sweep, self.sweep_columns)
-        yield named_points(corrections, {c.name: c.stages for c in whole}, None)
+        yield named_points(corrections, {c.name: c.stages for c in whole}, None, _left(whole))
         for step in steps:
             yield named_points(corrections, step.corrections, step.step)
         if self.audit.options.per_step_grid:
@@ -415,6 +430,11 @@ def _pair_report(pair: Pair, metrics: Metrics) -> PairReport:
 def _step_correction(stages: Stages) -> StepCorrection:
     # not validated again: `Metrics` holds finite numbers and nulls alone, and there are thousands of these
     return StepCorrection.model_construct(None, **{**_plain(stages), "reasons": _stage_reasons(stages)})
+
+
+def _left(corrections: Sequence[CorrectionReport]) -> Mapping[str, Mapping[str, float | int | None]]:
+    """What of each correction is said of the tokens that it keeps, besides its stages."""
+    return {c.name: {"kept_kl_k3": c.kept_kl_k3, "kept_length_mean": c.kept_length_mean} for c in corrections}
 
 
 def _plain(stages: Stages) -> dict[str, dict[str, float | int | None]]:

@@ -118,6 +118,13 @@ class SweepPoints:
         return does
 
     @cached_property
+    def every_part_acts(self) -> Flags:
+        """[points] whether a rule removes anything where there is one: else the point is its weight by itself."""
+        without = np.array([rule is None for rule in self.columns["rule"]], dtype=bool)
+        does: Flags = without | (self.figure("masked_fraction") > 0.0)
+        return does
+
+    @cached_property
     def balanced(self) -> Flags:
         """[points] whether the weights average near 1."""
         mean = self.figure("weight_mean")

@@ -10,55 +10,26 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from rollout_audit.audit.again import MERGED, NO_SAMPLE, UNLOGGED
 from rollout_audit.audit.assemble import assemble
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.plan import Basis, Input, Options
+from rollout_audit.audit.quirks import without_its_figures
 from rollout_audit.audit.report import CauseReport, Report
 from rollout_audit.audit.states import Faults, Saved
-from rollout_audit.audit.sweep import Grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.audit.worst import row_name
-from rollout_audit.corrections.model import Level
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.errors import UsageError
 from rollout_audit.statistics.pair import PairState, RowTable, TokenValues
 from rollout_audit.statistics.tail import WorstTokens
+from rollout_audit.trainers.registry import get_trainer
 
-__all__ = ["merged_report", "report_again"]
-
-NO_SAMPLE = (
-    "Made from saved states: pictures by position and probability (density, profiles) need the dump and are left out."
-)
+__all__ = ["merged_report"]
 
 SEVERITIES = ("error", "warning", "info")
 
 Array = NDArray[np.float64]
-
-
-def report_again(saved: Saved, grid: Grid | None, *, per_step_grid: bool = False) -> Report:
-    """The report of saved evidence, with another grid of the sweep (None: its own)."""
-    asked = grid or saved.basis.options.sweep
-    answered, note = _answerable(saved, asked) if asked else (None, ())
-    options = replace(saved.basis.options, sweep=answered, per_step_grid=per_step_grid)
-    causes = tuple(saved.report.causes)
-    basis = replace(saved.basis, options=options, notes=(NO_SAMPLE, *note), causes=causes)
-    return assemble(basis, saved.state, saved.faults, timestamp())
-
-
-def _answerable(saved: Saved, grid: Grid) -> tuple[Grid, tuple[str, ...]]:
-    """The grid without token weights under sequence rules at caps whose sums by row were not kept, and a note on it."""
-    kept = saved.basis.plans[saved.basis.primary].token_caps
-    lost = [cap for cap in grid.token_caps if cap not in kept]
-    if not lost:
-        return grid, ()
-    joint = tuple(w for w in grid.joint if w.level is not Level.TOKEN or w.upper in kept)
-    have = ", ".join(f"{cap:g}" for cap in kept) or "none"
-    missing = ", ".join(f"{cap:g}" for cap in lost)
-    note = (
-        f"Token weights under sequence rules are left out at the caps {missing}: they need sums row by row, which the "
-        f"report kept for the caps {have}. A sweep of the dump has them."
-    )
-    return replace(grid, joint=joint), (note,)
 
 
 def merged_report(parts: Sequence[Saved]) -> Report:
@@ -74,7 +45,11 @@ def merged_report(parts: Sequence[Saved]) -> Report:
     for one, two in combinations(parts, 2):
         _check_apart(one, two)
     merged = _Merged(sorted(parts, key=_place))
-    return assemble(merged.basis, merged.state, merged.faults, timestamp())
+    report = assemble(merged.basis, merged.state, merged.faults, timestamp())
+    options = merged.basis.options
+    if options.trainer is None:
+        return report
+    return without_its_figures(report, get_trainer(options.trainer), options.corrections[options.reference])
 
 
 _ALIKE: Mapping[str, Callable[[Saved], object]] = {
@@ -82,6 +57,7 @@ _ALIKE: Mapping[str, Callable[[Saved], object]] = {
     "--mode": lambda saved: saved.basis.mode.value,
     "the corrections": lambda saved: [(p.name, p.correction) for p in saved.header.presets],
     "the reference correction": lambda saved: saved.basis.options.reference,
+    "the trainer": lambda saved: saved.basis.options.trainer or "none",
     "the grid of the sweep": lambda saved: (saved.header.sweep, saved.header.grid),
     "the cuts": lambda saved: [(pair.cuts, pair.extra_clamps, pair.token_caps) for pair in saved.header.pairs],
 }
@@ -146,7 +122,7 @@ class _Merged:
     def basis(self) -> Basis:
         first = self.parts[0].basis
         plans = {pair: replace(plan, keep_values=self.keeps_values) for pair, plan in first.plans.items()}
-        notes = (NO_SAMPLE, f"Merged from {len(self.parts)} reports.")
+        notes = (NO_SAMPLE, f"{MERGED} {len(self.parts)} reports.", *self._left_out())
         return replace(
             first,
             options=self._options(),
@@ -156,16 +132,29 @@ class _Merged:
             causes=tuple(self._causes()),
         )
 
+    def _left_out(self) -> Iterator[str]:
+        """What parts say that takes the tokens, and is of none but themselves."""
+        trainer = self.parts[0].basis.options.trainer
+        if trainer is None:
+            return
+        log = ", nor the comparison with its log" if any(part.report.log for part in self.parts) else ""
+        yield (
+            f"What {trainer} {UNLOGGED}: it is not here, nor the quirks that show "
+            f"in it{log}. `analyze --trainer {trainer} --config` of all dumps at once has it."
+        )
+
     def _causes(self) -> Iterator[CauseReport]:
         """Each part's own, since the tokens they were told from are not kept: of one cause the surest."""
-        found: dict[str, CauseReport] = {}
-        for part in self.parts:
+        found: dict[str, list[tuple[CauseReport, str]]] = {}
+        for number, part in enumerate(self.parts):
             for cause in part.report.causes:
-                known = found.get(cause.cause)
-                if known is None or cause.confidence > known.confidence:
-                    found[cause.cause] = cause
-        for cause in sorted(found.values(), key=lambda c: (SEVERITIES.index(c.severity), -c.confidence)):
-            yield cause.model_copy(update={"evidence": f"in one of the merged reports, {cause.evidence}"})
+                found.setdefault(cause.cause, []).append((cause, self._files[number, 0].name))
+        surest = [(max(told, key=lambda t: t[0].confidence), len(told)) for told in found.values()]
+        for (cause, file), count in sorted(
+            surest, key=lambda s: (SEVERITIES.index(s[0][0].severity), -s[0][0].confidence)
+        ):
+            where = f"in {count} of the {len(self.parts)} merged reports, here in that which begins with {file}"
+            yield cause.model_copy(update={"evidence": f"{where}: {cause.evidence}"})
 
     @cached_property
     def keeps_values(self) -> bool:
@@ -209,6 +198,7 @@ class _Merged:
             on_fault="drop" if any(o.on_fault == "drop" for o in every) else "stop",
             steps=every[0].steps if same else None,
             limit=every[0].limit if same else None,
+            named=tuple(dict.fromkeys(name for o in every for name in o.named)),
             chunk_tokens=max(o.chunk_tokens for o in every),
         )
 

@@ -55,6 +55,10 @@ class Options:
     """whether the sweep's grid is answered for every step besides the whole dump"""
     edges: bool = False
     """whether what lies within rounding of a threshold is counted"""
+    trainer: str | None = None
+    """whose configuration the reference is"""
+    named: tuple[str, ...] = ()
+    """presets that were asked for by name, which a sweep shows beside its grid: the run's own first"""
 
     @property
     def corrections(self) -> Mapping[str, Correction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,13 +35,21 @@ def grid_points(sweep: Answered, columns: Points, step: int | None = None) -> Po
     return {"name": [None] * size, "step": [step] * size, **columns, **exact, **errors}
 
 
-def named_points(corrections: Mapping[str, Correction], stages: Mapping[str, StageReport], step: int | None) -> Points:
-    """Presets over the whole dump or on one step, which are exact always."""
+def named_points(
+    corrections: Mapping[str, Correction],
+    stages: Mapping[str, StageReport],
+    step: int | None,
+    left: Mapping[str, Mapping[str, float | int | None]] = MappingProxyType({}),
+) -> Points:
+    """Presets over the whole dump or on one step, which are exact always; `left` has what their stages do not."""
     size = len(stages)
     settings = [
         {**settings_of(corrections[name]), "family": PRESET, "formula": describe(corrections[name])} for name in stages
     ]
-    figures = {name: np.array([_figure(of, name) for of in stages.values()], dtype=np.float64) for name in COLUMNS}
+    figures = {
+        name: np.array([_figure(of, name, left.get(own, {})) for own, of in stages.items()], dtype=np.float64)
+        for name in COLUMNS
+    }
     named: dict[str, Sequence[object]] = {"name": list(stages), "step": [step] * size, "exact": [True] * size}
     return {**named, **{s: [point[s] for point in settings] for s in SETTINGS}, **figures}
 
@@ -59,8 +68,8 @@ def _under_each_other(name: str, parts: Sequence[Points]) -> Sequence[object] | 
     return [value for column in columns for value in column]
 
 
-def _figure(stages: StageReport, name: str) -> float:
-    """At the stage where it is looked for first; NaN where it has no value, or is a figure of sweeps alone."""
+def _figure(stages: StageReport, name: str, left: Mapping[str, float | int | None]) -> float:
+    """At the stage where it is looked for first; NaN where it has no value."""
     stage = next((stage for stage, metrics in METRICS_OF_STAGE.items() if name in metrics), None)
-    value = None if stage is None else getattr(stages, stage)[name]
+    value = left.get(name) if stage is None else getattr(stages, stage)[name]
     return np.nan if value is None else float(value)

@@ -16,7 +16,7 @@ from rollout_audit.corrections.model import Bound, Correction, Denominator, Leve
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Counterpart, Quirk, Trainer
 
-__all__ = ["CHECKS", "Check", "Evidence", "beside", "findings", "with_trainer"]
+__all__ = ["CHECKS", "Check", "Evidence", "beside", "findings", "with_trainer", "without_its_figures"]
 
 Number = float | int | None
 
@@ -111,6 +111,19 @@ def with_trainer(report: Report, trainer: Trainer[Any], correction: Correction, 
         beside=beside(evidence),
     )
     return report.model_copy(update={"trainer": its, "findings": [*report.findings, *findings(evidence)]})
+
+
+def without_its_figures(report: Report, trainer: Trainer[Any], correction: Correction) -> Report:
+    """The report with the quirks that the correction and the native figures tell, where nothing was logged again.
+
+    Args:
+        report: whose reference is the trainer's own correction.
+        trainer: whose names and quirks.
+        correction: what its configuration does.
+    """
+    own = next(c for c in report.corrections if c.name == report.settings.reference)
+    evidence = Evidence(trainer, correction, report, own, Metrics({}))
+    return report.model_copy(update={"findings": [*report.findings, *findings(evidence)]})
 
 
 def beside(evidence: Evidence) -> list[CounterpartReport]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from rollout_audit.audit.advice import Candidate, LimitReport, Recommendation, Verdict
 from rollout_audit.audit.advice_text import broken_text, none_needed, nothing_meets, recommended, refused
+from rollout_audit.audit.alike import alike
 from rollout_audit.audit.best import NOTHING, Columns, SweepPoints
 from rollout_audit.audit.expressing import expressed
 from rollout_audit.audit.health import RULES
@@ -198,9 +199,9 @@ class _Choice:
         if mean is not None and not WEIGHT_MEAN[0] <= mean <= WEIGHT_MEAN[1]:
             yield f"weight_mean {mean:.3g} outside [{WEIGHT_MEAN[0]:g}, {WEIGHT_MEAN[1]:g}]"
         if self.past_limit and not _acts(figures):
-            yield f"changes nothing, so {', '.join(self.past_limit)} past the limit stays"
+            yield f"changes nothing, so {_staying(self.past_limit)}"
         elif self.drift and level not in CORRECTING:
-            yield f"no token or sequence weight, so {', '.join(self.drift)} past the limit stays"
+            yield f"no token or sequence weight, so {_staying(self.drift)}"
         if self.cancels and level == Level.SEQUENCE.value:
             yield "errors of both signs cancel in the product ratio, so its weights do not see them"
 
@@ -215,6 +216,7 @@ class _Choice:
             return []
         points = self.points
         chosen = points.within(self.limits) & points.acts & points.balanced & (points.weighted | points.unweighted)
+        chosen &= points.every_part_acts
         if self.drift:
             chosen &= points.weighted
         if self.cancels:
@@ -236,12 +238,19 @@ class _Choice:
         )
 
     @cached_property
+    def distinct(self) -> list[Candidate]:
+        """The presets, those that come to the same as one: under the first name, or the one with least fine print."""
+        by_name = {p.name: p for p in self.presets}
+        groups = [[by_name[c.name] for c in group if c.name in by_name] for group in alike(self.report.corrections)]
+        return [_as_one(group) for group in groups if group]
+
+    @cached_property
     def ranked(self) -> list[Candidate]:
-        return sorted([p for p in self.presets if p.meets] + self.points_within, key=_by_distance)
+        return sorted([p for p in self.distinct if p.meets] + self.points_within, key=_by_distance)
 
     @cached_property
     def failing(self) -> list[Candidate]:
-        return sorted([p for p in self.presets if not p.meets], key=_by_what_is_missing)
+        return sorted([p for p in self.distinct if not p.meets], key=_by_what_is_missing)
 
     @property
     def mildest_preset(self) -> Candidate | None:
@@ -288,6 +297,8 @@ class _Choice:
         if self.report.length_trap is not None:
             yield self.report.length_trap.sentence
         yield "Limits are held against the whole dump as one batch."
+        if self.trainer is None:
+            yield "`--for TRAINER` ranks what that trainer can express, and prints its configuration to paste."
 
 
 def _figures(correction: CorrectionReport) -> dict[str, Number]:
@@ -323,6 +334,15 @@ def _limit_report(limit: Limit, bound: float) -> LimitReport:
         default=limit.default,
         reason=limit.reason,
     )
+
+
+def _staying(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} past the limit {'stays' if len(names) == 1 else 'stay'}"
+
+
+def _as_one(group: Sequence[Candidate]) -> Candidate:
+    first = min(group, key=lambda candidate: len(candidate.fine_print))
+    return first.model_copy(update={"alike": [c.name for c in group if c is not first]})
 
 
 def _by_distance(candidate: Candidate) -> tuple[float, bool, int]:

@@ -78,6 +78,7 @@ class Settings(Strict):
     rollout_column: str
     presets: list[str]
     reference: str = Field(description="the correction that the health rules look at")
+    trainer: str | None = Field(default=None, description="whose configuration the reference is")
     on_fault: Literal["stop", "drop"]
     steps: str | None = None
     limit: int | None = None
@@ -174,6 +175,9 @@ class CorrectionReport(Strict):
     kept_kl_k3: Number = Field(
         default=None,
         description="k3 of the tokens that its rules keep, before weights: what is left uncorrected where none apply",
+    )
+    kept_length_mean: Number = Field(
+        default=None, description="valid tokens of the responses that its rules keep; null where rules take tokens"
     )
     status: Status = Field(description="a mark, not a verdict: how its kept stage stands against the health limits")
 
@@ -306,6 +310,10 @@ class SweepReport(Strict):
     max_kl: float | None = Field(
         default=None,
         description="k3 of what is kept without weights, lowered by as much as the worst step is above the pooled k3",
+    )
+    named: list[str] = Field(
+        default_factory=list,
+        description="corrections that were asked for by name and stand beside the grid, the run's own first",
     )
     best: list[BestPoint] = Field(default_factory=list, description="one for each criterion")
     families: list[SweepFamily] = Field(description="in the order of the grid")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ __all__ = [
     "config_text",
     "config_warnings",
     "configure",
+    "named_presets",
     "run_preset",
 ]
 
@@ -64,6 +65,22 @@ def run_preset(trainer: str, source: ConfigSource) -> Preset:
     warnings = config_warnings(trainer, source)
     origin = f"{dialect.name} {dialect.version}, the run's"
     return Preset(f"{trainer}-config", dialect.correction(config), origin, use, warnings=warnings)
+
+
+def named_presets(
+    names: Sequence[str | Preset], trainer: str | None = None, config: ConfigSource | None = None
+) -> tuple[Preset, ...]:
+    """What was asked for by name, each once: the run's own configuration, then presets.
+
+    Raises:
+        UsageError: no such preset or trainer, or a configuration without its trainer.
+        ConfigError: the trainer itself would refuse the configuration.
+    """
+    if trainer is None and config is not None:
+        raise UsageError("a configuration needs the trainer's name: whose keys are these?")
+    own = () if trainer is None else (run_preset(trainer, config or {}),)
+    given = [*own, *(preset(name) if isinstance(name, str) else name for name in names)]
+    return tuple({one.name: one for one in given}.values())
 
 
 def as_correction(given: ConfigSource | Correction | Preset, trainer: str | None = None) -> Correction:

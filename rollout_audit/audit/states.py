@@ -36,7 +36,7 @@ from rollout_audit.statistics.pair import PairState, RowTable, TokenValues
 from rollout_audit.statistics.plan import PairPlan
 from rollout_audit.statistics.tail import WorstToken, WorstTokens
 
-__all__ = ["Faults", "Header", "Saved", "pack", "row_columns_of", "unpack"]
+__all__ = ["QUIRK", "Faults", "Header", "Saved", "pack", "row_columns_of", "unpack"]
 
 STATES_NAME = "rollout-audit/states"
 STATES_VERSION = 1
@@ -45,6 +45,8 @@ COMMON = ("file", "row", "step", "tokens", "reward", "advantage", "policy_age", 
 INTEGERS = ("row", "step", "tokens", "valid_tokens")
 OF_AUDIT = ("identical_columns", "configuration", "reward_value", "collapsed_products")
 """Findings that are read off the evidence and not off the files"""
+QUIRK = "quirk:"
+"""What findings on the trainer's own configuration begin with"""
 
 LENIENT = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=True)
 """Thresholds may be infinite"""
@@ -109,7 +111,7 @@ class Saved:
         found = (
             Finding(f.kind, f.severity, f.message, f.file, f.row, f.position, f.count)
             for f in self.report.findings
-            if f.kind not in OF_AUDIT
+            if f.kind not in OF_AUDIT and not f.kind.startswith(QUIRK)
         )
         dropped = (DroppedRow(d.file, d.row, d.uid, d.kind) for d in self.report.dropped)
         return Faults(tuple(found), tuple(dropped))
@@ -265,11 +267,13 @@ def _options(report: Report, header: Header) -> Options:
         mode=Mode(settings.mode),
         presets=tuple(header.presets),
         reference=settings.reference,
+        trainer=settings.trainer,
         on_fault=settings.on_fault,
         steps=_steps(settings.steps),
         limit=settings.limit,
         chunk_tokens=settings.chunk_tokens,
         sweep=(header.grid or default_grid()) if header.sweep else None,
+        named=() if report.sweep is None else tuple(report.sweep.named),
     )
 
 

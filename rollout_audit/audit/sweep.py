@@ -15,13 +15,14 @@ from rollout_audit.audit.best import SETTINGS as SETTINGS_OF_POINT
 from rollout_audit.audit.best import best_points
 from rollout_audit.audit.limits import Limits
 from rollout_audit.audit.report import SweepFamily, SweepReport
-from rollout_audit.corrections.cuts import token_interval, weight_interval
+from rollout_audit.corrections.cuts import token_interval
 from rollout_audit.corrections.describe import describe
 from rollout_audit.corrections.model import Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.errors import UsageError
+from rollout_audit.statistics.populations import pieces
 from rollout_audit.statistics.scope import Scope
 from rollout_audit.statistics.sweep import COLUMNS, Sweep, nested_rule, sweep_joint, sweep_rules, sweep_weights
-from rollout_audit.statistics.sweep_bands import sweep_bands
+from rollout_audit.statistics.sweep_bands import sweep_bands, sweep_joint_bands
 from rollout_audit.statistics.sweep_errors import Answered, exactly, with_errors
 
 __all__ = [
@@ -85,7 +86,12 @@ class Grid:
         if self.given is not None:
             families = joint = sum(map(len, self.given))
         known = (*self.weights, *self.token_rules, self.vetoes, self.bands)
-        return sum(map(len, known)) + families + len(self.joint) * joint
+        return sum(map(len, known)) + families + len(self.joint) * (joint + len(self.sequence_bands))
+
+    @property
+    def sequence_bands(self) -> tuple[Rule, ...]:
+        """Those that take rows whole, which weights are tried under too."""
+        return tuple(rule for rule in self.bands if rule.aggregation.per_row)
 
     @property
     def token_caps(self) -> tuple[float, ...]:
@@ -96,11 +102,12 @@ class Grid:
     def cuts(self) -> tuple[float, ...]:
         """Where tokens must be told apart so that every token threshold is answered exactly."""
         weights = (w for part in (*self.weights, self.joint) for w in part)
-        bounds = [weight_interval(w) for w in weights if w.level is Level.TOKEN]
-        bounds += [token_interval(rule) for part in self.token_rules for rule in part]
+        of_tokens = [w for w in weights if w.level is Level.TOKEN]
+        ends = {piece.upper for w in of_tokens for piece in pieces(w)}
+        bounds = [token_interval(rule) for part in self.token_rules for rule in part]
         bounds += [token_interval(rule) for rule in self.bands if rule.aggregation is Aggregation.TOKEN]
-        lower = {math.nextafter(interval.lower, -math.inf) for interval in bounds}
-        return tuple(sorted(lower | {interval.upper for interval in bounds}))
+        ends |= {math.nextafter(interval.lower, -math.inf) for interval in bounds}
+        return tuple(sorted(ends | {interval.upper for interval in bounds}))
 
 
 def default_grid() -> Grid:
@@ -177,11 +184,14 @@ def sweep_columns(sweep: Sweep) -> Mapping[str, Sequence[object] | NDArray[np.fl
 
 
 def sweep_report(
-    sweep: Answered, columns: Mapping[str, Sequence[object] | NDArray[np.float64]], limits: Limits
+    sweep: Answered,
+    columns: Mapping[str, Sequence[object] | NDArray[np.float64]],
+    limits: Limits,
+    named: Sequence[str] = (),
 ) -> SweepReport:
     """How many points there are, those that stated criteria pick, and the strictest of each family within limits.
 
-    `columns` are those of `sweep_columns`.
+    `columns` are those of `sweep_columns`; `named` the corrections that stand beside the grid.
     """
     families: dict[str, list[int]] = {}
     for i, family in enumerate(columns["family"]):
@@ -195,6 +205,7 @@ def sweep_report(
         max_mass_lost=limits.max_mass_lost,
         max_bounded=limits.max_bounded,
         max_kl=limits.max_kl,
+        named=list(named),
         best=best_points(columns, limits) if sweep.corrections else [],
         families=found,
     )
@@ -244,6 +255,8 @@ def _parts(scope: Scope, grid: Grid) -> Iterator[Sweep]:
     for weight in grid.joint:
         for rules in joint_rules:
             yield sweep_joint(scope, weight, rules)
+        if grid.sequence_bands:
+            yield sweep_joint_bands(scope, weight, grid.sequence_bands)
 
 
 def _sequence_rules(scope: Scope, grid: Grid, families: Sequence[Family], points: int) -> Iterator[Sequence[Rule]]:

@@ -218,8 +218,7 @@ def analyze(
     if compared is not None:
         report = report.with_log(compared)
     results = _evaluate(gates, report)
-    if trainer is not None:
-        say_config(trainer, config or "{}", quiet=quiet)
+    say_config(trainer, config, quiet=quiet)
     document = report_document(report, [_gate_line(result) for result in results])
     write_and_show(report, document, out, output, plots=not no_plots, quiet=quiet)
     raise typer.Exit(_exit_code(results))

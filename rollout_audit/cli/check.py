@@ -161,8 +161,7 @@ def check(
             on_progress=advance,
         )
     written = write_exports(exports, result)
-    if trainer is not None:
-        say_config(trainer, config or "{}", quiet=quiet)
+    say_config(trainer, config, quiet=quiet)
     emit(check_document(result, every=every), output.value if output else None)
     warn_of(result.findings, quiet=quiet)
     for text in left_out(result):

@@ -32,10 +32,12 @@ def one_correction(preset: str | None, trainer: str | None, config: str | None) 
     return preset if preset is not None else config or "{}"
 
 
-def say_config(trainer: str, config: str, *, quiet: bool = False) -> None:
-    """On stderr: what a configuration was read as, and what in it is probably not meant."""
+def say_config(trainer: str | None, config: str | None, *, quiet: bool = False) -> None:
+    """On stderr: what a trainer's configuration was read as, and what in it is probably not meant."""
+    if trainer is None:
+        return
     from rollout_audit.audit.selection import config_text, config_warnings
 
-    say(config_text(trainer, config), quiet=quiet)
-    for warning in config_warnings(trainer, config):
+    say(config_text(trainer, config or "{}"), quiet=quiet)
+    for warning in config_warnings(trainer, config or "{}"):
         say(f"warning: {warning}", quiet=quiet)

@@ -10,7 +10,9 @@ import typer
 from rollout_audit.cli.messages import progress, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
+    TRAINERS_HELP,
     ChunkTokens,
+    Config,
     Device,
     DeviceName,
     InputFormat,
@@ -30,6 +32,7 @@ from rollout_audit.cli.options import (
     Workers,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_rules, parse_steps, several
+from rollout_audit.cli.reference import check_one, say_config
 from rollout_audit.cli.sources import refuse_reading_options, source_of_rows
 from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
@@ -51,6 +54,7 @@ Examples:
   rollout-audit sweep run/dumps --out sweep
   rollout-audit sweep run/dumps --level token --bound truncate --upper 1.1:10:log:64
   rollout-audit sweep run/dumps --level none --rule seq_mean_k1=0.99_1.01,0.999_1.001
+  rollout-audit sweep run/dumps --trainer verl --config run.yaml --preset seq_rs
   rollout-audit sweep --from report --upper 1.7,2.3 --rule none --format csv
 """
 
@@ -136,6 +140,25 @@ PerStepGrid = Annotated[
     bool,
     typer.Option("--per-step-grid", envvar="ROLLOUT_AUDIT_PER_STEP_GRID", help="Every point on every step too."),
 ]
+Beside = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="A preset beside the grid: in the table, marked in the pictures. The first is what the health rules "
+        "look at, unless there is a trainer. Repeatable; in ROLLOUT_AUDIT_PRESET parted by ;",
+        show_default=False,
+    ),
+]
+TrainerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help=f"Put that trainer's configuration beside the grid, before all presets. {TRAINERS_HELP}",
+        show_default=False,
+    ),
+]
 
 
 def sweep(
@@ -150,6 +173,9 @@ def sweep(
     rule: Rules = None,
     veto: Veto = None,
     joint: Joint = True,
+    preset: Beside = None,
+    trainer: TrainerName = None,
+    config: Config = None,
     per_step_grid: PerStepGrid = False,
     field_map: Maps = None,
     input_format: InputFormat = None,
@@ -173,16 +199,20 @@ def sweep(
     _check_source(dumps, source, out)
     if source is not None:
         refuse_reading_options(context)
+    check_one(None, trainer, config)
     grid = _grid(level, bound, upper, lower, several(rule, "ROLLOUT_AUDIT_RULE"), veto, joint=joint)
+    presets = several(preset, "ROLLOUT_AUDIT_PRESET")
 
+    from rollout_audit.audit.selection import named_presets
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.reports.folder import check_output
     from rollout_audit.reports.saved import sweep as try_grid
     from rollout_audit.reports.sweep_table import sweep_document
 
     check_output(out)
+    named_presets(presets, trainer, config)
     if source is not None:
-        report = try_grid(source, grid, per_step_grid=per_step_grid)
+        report = try_grid(source, grid, per_step_grid=per_step_grid, presets=presets, trainer=trainer, config=config)
     else:
         dump = open_dump(
             dumps or [],
@@ -197,6 +227,9 @@ def sweep(
                 dump,
                 grid,
                 per_step_grid=per_step_grid,
+                presets=presets,
+                trainer=trainer,
+                config=config,
                 mode=mode.value if mode else None,
                 on_fault=on_fault.value,
                 steps=span,
@@ -206,6 +239,7 @@ def sweep(
                 chunk_tokens=chunk_tokens,
                 on_progress=advance,
             )
+    say_config(trainer, config, quiet=quiet)
     warn_of(report.findings, quiet=quiet)
     write_and_show(report, sweep_document(report), out, output, plots=not no_plots, quiet=quiet)
 

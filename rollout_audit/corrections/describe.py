@@ -78,8 +78,10 @@ def _weight_text(weight: Weight) -> str:
     if weight.level is Level.NONE:
         return ""
     text = f"{weight.level} weight"
-    if weight.bound is Bound.TRUNCATE:
+    if weight.bound is Bound.TRUNCATE or (weight.bound is Bound.CLIP and not weight.lower and weight.upper is not None):
         text += f" capped at {weight.upper:g}"
+    elif weight.bound is Bound.MASK and not weight.lower and weight.upper is not None:
+        text += f" 0 above {weight.upper:g}"
     elif weight.bound is not Bound.NONE:
         text += f" {_BOUND[weight.bound]} {_weight_interval(weight).removeprefix('in ')}"
     if weight.outside is not None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+from rollout_audit.audit.alike import Group, alike, equals, trainer_of
 from rollout_audit.audit.report import Report
-from rollout_audit.reports.alike import Group, alike, equals, trainer_of
 from rollout_audit.reports.tables import Cell, Column, Table
 
 __all__ = ["correction_tables", "short_interval"]

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rollout_audit.audit.advice import Candidate, LimitReport, Recommendation
+from rollout_audit.audit.advice_text import bound_text
 from rollout_audit.audit.analyze import analyze
 from rollout_audit.audit.best import SETTINGS, Columns
 from rollout_audit.audit.limits import Limits
@@ -144,7 +145,7 @@ def _limit_table(limits: Sequence[LimitReport]) -> Table:
         Column("reason", "why", "prose"),
     )
     rows: list[list[Cell]] = [
-        [limit.option, f"{limit.key} {limit.comparison} {limit.bound:.3g}", limit.reason] for limit in limits
+        [limit.option, f"{limit.key} {limit.comparison} {bound_text(limit.bound)}", limit.reason] for limit in limits
     ]
     return Table("Limits", columns, rows)
 
@@ -171,11 +172,13 @@ def _failing_table(failing: Sequence[Candidate]) -> Table:
 
 def _cells(candidate: Candidate, text: str) -> list[Cell]:
     figures = {**candidate.figures, "distance": candidate.distance}
-    return [candidate.name, *(figures.get(column.key) for column in _FIGURES), text]
+    same = f". The same here: {', '.join(candidate.alike)}" if candidate.alike else ""
+    return [candidate.name, *(figures.get(column.key) for column in _FIGURES), f"{text}{same}"]
 
 
 def _record(candidate: Candidate) -> Mapping[str, object]:
-    head = {"name": candidate.name, "source": candidate.source, "formula": candidate.formula, "meets": candidate.meets}
+    names = {"name": candidate.name, "alike": " ".join(candidate.alike), "source": candidate.source}
+    head = {**names, "formula": candidate.formula, "meets": candidate.meets}
     tail = {"why_not": "; ".join(candidate.why_not), **candidate.settings}
     pasting = {} if candidate.config is None else {"config": json.dumps(candidate.config)}
     return {**head, "distance": candidate.distance, **_numbers(candidate), **tail, **pasting}

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from pyarrow import ArrowException
 from safetensors import SafetensorError, safe_open
 
+from rollout_audit.audit.again import report_again
 from rollout_audit.audit.analyze import analyze
-from rollout_audit.audit.merge import merged_report, report_again
+from rollout_audit.audit.merge import merged_report
 from rollout_audit.audit.pictures import States
 from rollout_audit.audit.plan import Device
 from rollout_audit.audit.report import Report
+from rollout_audit.audit.selection import ConfigSource, named_presets
 from rollout_audit.audit.states import Saved, unpack
 from rollout_audit.audit.sweep import Grid, default_grid
+from rollout_audit.corrections.presets import BY_DEFAULT, Preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.errors import ReportError
 from rollout_audit.reports.folder import SEQUENCES, STATES, STATES_KEY, read_report, report_folder
@@ -34,6 +37,9 @@ def sweep(
     grid: Grid | None = None,
     *,
     per_step_grid: bool = False,
+    presets: Sequence[str | Preset] = (),
+    trainer: str | None = None,
+    config: ConfigSource | None = None,
     mode: Literal["decoupled", "bypass"] | None = None,
     on_fault: Literal["stop", "drop"] = "stop",
     steps: tuple[int | None, int | None] | None = None,
@@ -49,16 +55,29 @@ def sweep(
         source: an open dump, or the folder of a report; of a report the options below are its own.
         grid: what `sweep_grid` returned; the default grid where it is None.
         per_step_grid: whether every step is tried by itself too.
+        presets: corrections that stand beside the grid, pooled and per step, in the table and on the pictures; the
+            first is what health rules look at, unless there is a trainer. Of a report such as its pass tells exactly.
+        trainer: whose configuration stands beside the grid too, before them: as in `analyze` where a dump is read.
+        config: that trainer's own keys.
         mode: as in `analyze`, like all that follow.
 
     Raises:
         DumpError: the dump cannot be audited as asked.
-        ReportError: the folder holds no report with states.
+        ReportError: the folder holds no report with states, or with none that tell of one of the `presets`.
+        UsageError: no such preset or trainer.
+        ConfigError: the trainer itself would refuse the configuration.
     """
     if not isinstance(source, Dump):
-        return report_again(read_saved(source), grid or default_grid(), per_step_grid=per_step_grid)
+        named = named_presets(presets, trainer, config)
+        return report_again(read_saved(source), grid or default_grid(), per_step_grid=per_step_grid, named=named)
+    asked = named_presets(presets)
     return analyze(
         source,
+        presets="all" if not asked else (*BY_DEFAULT, *(p for p in asked if p not in BY_DEFAULT)),
+        reference=asked[0].name if asked and trainer is None else None,
+        trainer=trainer,
+        config=config,
+        named=asked,
         sweep=grid or True,
         per_step_grid=per_step_grid,
         mode=mode,

@@ -6,10 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 
-from rollout_audit.audit.report import Report, SweepFamily, SweepReport
+from rollout_audit.audit.report import CorrectionReport, Report, SweepFamily, SweepReport
 from rollout_audit.reports.tables import Cell, Column, Document, Note, Table
 
-__all__ = ["best_table", "sweep_document", "sweep_table"]
+__all__ = ["best_table", "named_table", "sweep_document", "sweep_table"]
 
 _BEST = (
     Column("criterion", "best by", "label"),
@@ -34,16 +34,23 @@ _COLUMNS = (
     Column("masked_fraction", "masked\ntokens", "percent"),
     Column("kept_reward_mean", "kept\nreward", "number", 3),
 )
+_NAMED = (
+    Column("name", "beside the grid", "label"),
+    Column("within", "within\nlimits"),
+    *_COLUMNS[3:],
+    Column("formula", "what it does", "prose"),
+)
+_STAGE_OF = {"capped_fraction": "bounded", "mass_lost": "bounded"}
 _FIGURES = ("ess", "ess_seq", "capped_fraction", "mass_lost", "masked_fraction", "kept_reward_mean")
 
 
 def sweep_document(report: Report) -> Document:
     """The strictest point of each family for people, every point for programs."""
-    table = sweep_table(report)
+    tables = [table for table in (named_table(report), sweep_table(report)) if table is not None]
     counts = report.counts
     read = f"{counts.sequences:,} sequences, {counts.valid_tokens:,} valid tokens in {counts.steps:,} steps."
     return Document(
-        (Note(read),) if table is None else (Note(read), table),
+        (Note(read), *tables, Note(""), *(Note(note, quiet=True) for note in report.notes)),
         json=lambda: json.dumps(_points(report), ensure_ascii=False, allow_nan=False, indent=2) + "\n",
         records=lambda: _points(report),
     )
@@ -78,6 +85,34 @@ def best_table(report: Report) -> Table | None:
         for point in sweep.best
     ]
     return Table(f"Best of {sweep.points:,} configurations, whole dump", _BEST, rows, caption)
+
+
+def named_table(report: Report) -> Table | None:
+    """The corrections that were asked for by name; None where none was."""
+    sweep = report.sweep
+    if sweep is None or not sweep.named:
+        return None
+    by_name = {correction.name: correction for correction in report.corrections}
+    rows = [_named_row(by_name[name], sweep) for name in sweep.named]
+    other = sorted({by_name[name].mode for name in sweep.named} - {report.settings.mode})
+    caption = "Over the whole dump as one batch; per step in sweep.parquet." + "".join(
+        f" Those of {mode} mode compare {column} with {report.settings.rollout_column}."
+        for mode, column in ((m, next(c.training_column for c in report.corrections if c.mode == m)) for m in other)
+    )
+    return Table("Asked for by name", _NAMED, rows, caption)
+
+
+def _named_row(correction: CorrectionReport, sweep: SweepReport) -> list[Cell]:
+    figures = {name: getattr(correction.stages, _STAGE_OF.get(name, "kept"))[name] for name in _FIGURES}
+    within = _at_least(figures["ess"], sweep.min_ess) and all(
+        _at_least(limit, figures[name])
+        for name, limit in (("masked_fraction", sweep.max_masked), ("mass_lost", sweep.max_mass_lost))
+    )
+    return [correction.name, "yes" if within else "no", *figures.values(), correction.formula]
+
+
+def _at_least(value: float | None, bound: float | None) -> bool:
+    return value is not None and bound is not None and value >= bound
 
 
 def sweep_table(report: Report) -> Table | None:

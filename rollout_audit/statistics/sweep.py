@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import has_interval, token_interval, weight_interval
+from rollout_audit.corrections.cuts import at_most, has_interval, token_interval, weight_interval
 from rollout_audit.corrections.direct import bounded_weight
 from rollout_audit.corrections.model import SAFETY_CLAMP, Aggregation, Bound, Correction, Level, Rule, Statistic, Weight
 from rollout_audit.statistics.population import Population
@@ -23,21 +23,27 @@ from rollout_audit.statistics.scope import Scope
 
 __all__ = [
     "COLUMNS",
+    "RowWeights",
     "Sweep",
+    "joint",
     "kept_divergence",
     "mean_reward",
     "nested_rule",
+    "rows_kept",
     "sweep_joint",
     "sweep_rules",
     "sweep_weights",
     "unweighted",
+    "weights_of_rows",
 ]
 
 Array = NDArray[np.float64]
 
+BOUNDING = ("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost")
+"""What bounds do to all valid tokens, before any rejection"""
 COLUMNS = (
     *("ess", "ess_seq", "weight_mean", "weight_std", "weight_max"),
-    *("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"),
+    *BOUNDING,
     *("masked_fraction", "seq_masked_fraction", "seq_touched_fraction", "kept_reward_mean"),
     *("kept_length_mean", "kept_kl_k3"),
     *("gradient_scale_kept", "gradient_scale_original"),
@@ -119,7 +125,7 @@ def unweighted(scope: Scope, rules: Sequence[Rule], tokens: Array, **figures: Ar
         [Correction(rules=(rule,)) for rule in rules],
         **dict.fromkeys(("ess", "weight_mean", "weight_max", "gradient_scale_kept"), some),
         weight_std=np.where(tokens > 1, 0.0, np.nan),
-        **dict.fromkeys(("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost"), 0.0),
+        **dict.fromkeys(BOUNDING, 0.0),
         gradient_scale_original=tokens / scope.tokens,
         **figures,
     )
@@ -127,28 +133,39 @@ def unweighted(scope: Scope, rules: Sequence[Rule], tokens: Array, **figures: Ar
 
 def sweep_joint(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
     """A weight under one nested family of sequence rules; token weights truncated at one of the plan's caps."""
-    of_row = scope.remember(("weights of rows", weight), lambda: _weights_of_rows(scope, weight))
+    of_row = scope.remember(("weights of rows", weight), lambda: weights_of_rows(scope, weight))
     kept = scope.remember(("kept", *rules), lambda: _sequence_rules(scope, rules))
     left = scope.remember(("left", *rules), lambda: kept.fractions(scope))
-    first, second = kept.along(of_row.excess), kept.along(of_row.square)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ess_seq = np.nan if of_row.own is None else kept.ess_of(of_row.own)
+    greatest = kept.greatest(of_row.greatest)
+    sums = kept.tokens, kept.along(of_row.excess), kept.along(of_row.square)
+    return joint(scope, weight, rules, *sums, weight_max=greatest, ess_seq=ess_seq, **left)
+
+
+def joint(
+    scope: Scope,
+    weight: Weight,
+    rules: Sequence[Rule],
+    tokens: Array,
+    first: Array,
+    second: Array,
+    **figures: Array | float,
+) -> Sweep:
+    """A weight under rules that leave so many tokens, Σ(w − 1) and Σ(w − 1)² [points]; the other figures as given."""
     every = scope.remember(("sweep of one", weight), lambda: sweep_weights(scope, [weight])).figures
     with np.errstate(invalid="ignore", divide="ignore"):
-        excess = first / kept.tokens
-        mean, variance = 1.0 + excess, np.maximum(second / kept.tokens - excess**2, 0.0)
+        excess = first / tokens
+        mean, variance = 1.0 + excess, np.maximum(second / tokens - excess**2, 0.0)
         return Sweep.of(
             [Correction(weight, (rule,)) for rule in rules],
             ess=mean**2 / (mean**2 + variance),
-            ess_seq=np.nan if of_row.own is None else kept.ess_of(of_row.own),
             weight_mean=mean,
-            weight_std=np.sqrt(np.where(kept.tokens > 1, variance, np.nan)),
-            weight_max=kept.greatest(of_row.greatest),
-            capped_fraction=every["capped_fraction"][0],
-            below_lower_fraction=every["below_lower_fraction"][0],
-            zeroed_fraction=every["zeroed_fraction"][0],
-            mass_lost=every["mass_lost"][0],
+            weight_std=np.sqrt(np.where(tokens > 1, variance, np.nan)),
+            **{name: every[name][0] for name in BOUNDING},
             gradient_scale_kept=mean,
-            gradient_scale_original=np.where(kept.tokens > 0, mean * kept.tokens, 0.0) / scope.tokens,
-            **left,
+            gradient_scale_original=np.where(tokens > 0, mean * tokens, 0.0) / scope.tokens,
+            **figures,
         )
 
 
@@ -159,7 +176,7 @@ def kept_divergence(scope: Scope, rules: Sequence[Rule]) -> float:
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if all(rule.aggregation.per_row for rule in rules):
-            keeps = np.logical_and.reduce([np.ones(scope.sequences, dtype=bool), *map(scope.row_keeps, rules)])
+            keeps = rows_kept(scope, rules)
             return float(scope.rows["sum_k3"][keeps].sum() / scope.rows["valid_tokens"][keeps].sum())
         (rule, *others) = rules
         if others or not has_interval(rule):
@@ -167,8 +184,16 @@ def kept_divergence(scope: Scope, rules: Sequence[Rule]) -> float:
         return float(_divergence_within(scope, [rule])[0])
 
 
+def rows_kept(scope: Scope, rules: Sequence[Rule]) -> NDArray[np.bool_]:
+    """[rows] which rows all of some sequence rules leave."""
+    keeps: NDArray[np.bool_] = np.ones(scope.sequences, dtype=bool)
+    for rule in rules:
+        keeps &= scope.row_keeps(rule)
+    return keeps
+
+
 @dataclass(frozen=True)
-class _RowWeights:
+class RowWeights:
     """Weights w of the tokens of each row, all [rows]."""
 
     excess: Array
@@ -180,16 +205,16 @@ class _RowWeights:
     """the one weight of the row, where it has one"""
 
 
-def _weights_of_rows(scope: Scope, weight: Weight) -> _RowWeights:
+def weights_of_rows(scope: Scope, weight: Weight) -> RowWeights:
     if weight.level is Level.TOKEN:
         assert weight.upper in scope.plan.token_caps
         assert weight.clamp == SAFETY_CLAMP
         rows, cap = scope.rows, weight.upper
         greatest = np.exp(np.clip(rows["max_d"], -SAFETY_CLAMP, SAFETY_CLAMP))
-        return _RowWeights(rows[f"sum_excess@{cap:g}"], rows[f"sum_excess_sq@{cap:g}"], np.minimum(greatest, cap), None)
+        return RowWeights(rows[f"sum_excess@{cap:g}"], rows[f"sum_excess_sq@{cap:g}"], np.minimum(greatest, cap), None)
     w = bounded_weight(weight, torch.from_numpy(_row_log_ratio(scope, weight.level))).numpy()
     n = scope.rows["valid_tokens"]
-    return _RowWeights(n * (w - 1.0), n * (w - 1.0) ** 2, w, w)
+    return RowWeights(n * (w - 1.0), n * (w - 1.0) ** 2, w, w)
 
 
 @dataclass(frozen=True)
@@ -251,9 +276,7 @@ class _Prefix:
         mean, variance = np.where(is_near, 1.0 + excess, plain), np.where(is_near, about_one, about_zero)
         mask = np.array([weight.bound is Bound.MASK for weight in weights])
         zeros = np.where(mask, n_below + n_above, 0.0)
-        lost = np.maximum(self.mass[-1] - self.mass[stop] - n_above * above, 0.0) + np.where(
-            mask, self.mass[start], 0.0
-        )
+        lost = self._lost(weights, start, stop) + np.where(mask, self.mass[start], 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return _Bounded(
                 mean=mean,
@@ -265,6 +288,21 @@ class _Prefix:
                 zeros=zeros,
                 mass_lost=lost / self.mass[-1],
             )
+
+    def _lost(self, weights: Sequence[Weight], start: NDArray[np.int64], stop: NDArray[np.int64]) -> Array:
+        """[points] Σ max(ρ − w, 0) above the bounds, and of ratios that the clamp alone cuts off."""
+        below, above = np.array([_constants(weight) for weight in weights]).T
+        # where no clamped ratio lies inside the bounds every weight is one constant, which small ratios are below
+        flat = (start == stop) & np.array([_is_flat(weight) for weight in weights])
+        cap = np.where(flat & (stop > 0), below, above)
+        past = np.where(flat, np.searchsorted(self.edges, [at_most(c) if c else -math.inf for c in cap], "right"), stop)
+        lost: Array = np.maximum(self.mass[-1] - self.mass[past] - (self.size - self.counts[past]) * cap, 0.0)
+        if self.clamp is None:
+            return lost
+        top = np.clip(np.searchsorted(self.edges, self.clamp, side="right"), start, stop)
+        clamped = self.mass[stop] - self.mass[top] - (self.counts[stop] - self.counts[top]) * math.exp(self.clamp)
+        lost += np.maximum(clamped, 0.0)
+        return lost
 
     def _moments(
         self,
@@ -423,6 +461,12 @@ def _running(values: Array) -> Array:
 def _within(edges: Array, clamp: float) -> NDArray[np.bool_]:
     """Atoms that the clamp leaves alone; one that ends at −clamp lies below it."""
     return (edges > -clamp) & (edges <= clamp)
+
+
+def _is_flat(weight: Weight) -> bool:
+    """Whether its bounds leave no clamped ratio alone."""
+    inside = weight_interval(weight)
+    return weight.bound is not Bound.MASK and (inside.lower == math.inf or inside.upper == -math.inf)
 
 
 def _constants(weight: Weight) -> tuple[float, float]:

@@ -8,30 +8,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.corrections.cuts import token_interval
-from rollout_audit.corrections.model import Aggregation, Rule
+from rollout_audit.corrections.model import Aggregation, Rule, Weight
 from rollout_audit.statistics.scope import Scope
-from rollout_audit.statistics.sweep import Sweep, kept_divergence, mean_reward, unweighted
+from rollout_audit.statistics.sweep import Sweep, joint, kept_divergence, mean_reward, unweighted, weights_of_rows
 
-__all__ = ["sweep_bands"]
+__all__ = ["sweep_bands", "sweep_joint_bands"]
 
 Array = NDArray[np.float64]
 
 
 def sweep_bands(scope: Scope, rules: Sequence[Rule]) -> Sweep:
     """Rules with two bounds of k1, each by itself, weights all 1. A band by token must contain ρ = 1."""
+    tokens, left = _left(scope, rules)
+    return unweighted(scope, rules, tokens, **left)
+
+
+def sweep_joint_bands(scope: Scope, weight: Weight, rules: Sequence[Rule]) -> Sweep:
+    """A weight under bands by sequence, each by itself; token weights truncated at one of the plan's caps."""
+    of_row = weights_of_rows(scope, weight)
+    tokens, left = _left(scope, rules)
+    kept = [scope.row_keeps(rule) for rule in rules]
+    first, second = (np.array([column[k].sum() for k in kept]) for column in (of_row.excess, of_row.square))
+    greatest = np.array([of_row.greatest[k].max() if k.any() else np.nan for k in kept])
+    ess_seq = np.array([np.nan if of_row.own is None else _ess(of_row.own[k]) for k in kept])
+    return joint(scope, weight, rules, tokens, first, second, weight_max=greatest, ess_seq=ess_seq, **left)
+
+
+def _ess(weights: Array) -> float:
+    """(Σw)² / (n Σw²); NaN of none."""
+    square = float((weights * weights).sum())
+    return float(weights.sum()) ** 2 / (len(weights) * square) if square else np.nan
+
+
+def _left(scope: Scope, rules: Sequence[Rule]) -> tuple[Array, dict[str, Array]]:
+    """[rules] kept tokens, and what else is said of what each rule leaves."""
     kept = np.array([_kept_by_band(scope, rule) for rule in rules]).reshape(-1, 5)
     tokens, rows, touched, reward, length = kept.T
-    return unweighted(
-        scope,
-        rules,
-        tokens,
-        masked_fraction=1.0 - tokens / scope.tokens,
-        seq_masked_fraction=1.0 - rows / scope.sequences,
-        seq_touched_fraction=touched / scope.sequences,
-        kept_reward_mean=reward,
-        kept_length_mean=length,
-        kept_kl_k3=np.array([kept_divergence(scope, (rule,)) for rule in rules]),
-    )
+    return tokens, {
+        "masked_fraction": 1.0 - tokens / scope.tokens,
+        "seq_masked_fraction": 1.0 - rows / scope.sequences,
+        "seq_touched_fraction": touched / scope.sequences,
+        "kept_reward_mean": reward,
+        "kept_length_mean": length,
+        "kept_kl_k3": np.array([kept_divergence(scope, (rule,)) for rule in rules]),
+    }
 
 
 def _kept_by_band(scope: Scope, rule: Rule) -> tuple[float, float, float, float, float]:

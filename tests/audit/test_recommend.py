@@ -132,8 +132,42 @@ class TestVerdicts:
         assert distances == sorted(distances)
         assert all(c.meets and not c.why_not for c in found.ranked)
         assert all(c.why_not and not c.meets for c in found.failing)
-        names = {c.name for c in (*found.ranked, *found.failing) if c.source == "preset"}
+        names = {name for c in (*found.ranked, *found.failing) if c.source == "preset" for name in (c.name, *c.alike)}
         assert names == {c.name for c in report_of(RUN).corrections if c.mode == "decoupled"}
+
+    def test_presets_that_come_to_the_same_are_one_candidate(self) -> None:
+        found = ra.recommend(report_of(RUN))
+        (capped,) = [c for c in found.ranked if c.name == "decoupled_token_is"]
+        assert {"slime_tis", "miles_default", "nemo_rl_tis", "skyrl_token_tis"} <= set(capped.alike)
+        (nothing,) = [c for c in found.failing if c.name == "disabled"]
+        assert {"slime_default", "roll_default"} <= set(nothing.alike)
+        by_name = {c.name: c for c in report_of(RUN).corrections}
+        for one in (*found.ranked, *found.failing):
+            for name in one.alike:
+                mine, theirs = (
+                    {k: -1.0 if v is None else v for k, v in by_name[n].stages.kept.items()} for n in (one.name, name)
+                )
+                assert theirs == pytest.approx(mine, rel=1e-8)
+        shown = [name for c in (*found.ranked, *found.failing) for name in (c.name, *c.alike) if c.source == "preset"]
+        assert len(shown) == len(set(shown))
+
+    def test_a_weight_under_a_rule_that_removes_nothing_is_no_candidate_of_its_own(self) -> None:
+        found = ra.recommend(report_of(RUN))
+        of_sweep = [c for c in found.ranked if c.source == "sweep"]
+        assert any(c.settings["rule"] and c.settings["level"] != "none" for c in of_sweep)
+        assert all(c.figures["masked_fraction"] > 0 for c in of_sweep if c.settings["rule"])
+
+    def test_a_limit_is_said_as_it_was_stated_and_a_figure_in_digits_that_break_it(self) -> None:
+        found = ra.recommend(report_of(RUN), min_ess=0.9999)
+        (capped,) = [c for c in found.failing if c.name == "decoupled_token_is"]
+        assert "ess 0.985 < 0.9999" in capped.why_not
+        ess = capped.figures["ess"]
+        close = round(ess + 2e-6, 6)
+        failing = {c.name: c for c in ra.recommend(report_of(RUN), min_ess=close).failing}
+        text = next(text for text in failing["decoupled_token_is"].why_not if text.startswith("ess "))
+        _, value, sign, bound = text.split()
+        assert (sign, bound) == ("<", f"{close:g}")
+        assert float(value) < float(bound)
 
     def test_why_not_names_every_limit_with_its_figure(self) -> None:
         (geometric,) = [c for c in ra.recommend(report_of(RUN)).failing if c.name == "decoupled_geo_rs_seq_tis"]

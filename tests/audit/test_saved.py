@@ -357,3 +357,74 @@ def test_states_that_cannot_be_used_are_one_line(damage: str, message: str, whol
         ra.sweep(place)
     assert "\n" not in str(error.value)
     assert str(place) in str(error.value)
+
+
+CONFIG = {"rollout_is": "token", "rollout_is_threshold": 1.5, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.9_3"}
+
+
+def audited_trainer(source: object, out: Path, logged: Path | None = None, **options: object) -> Path:
+    dump = ra.open_dump(source)  # type: ignore[arg-type]
+    report = ra.analyze(dump, presets=PRESETS, sweep=GRID, trainer="verl", config=CONFIG, **options)  # type: ignore[arg-type]
+    if logged is not None:
+        report = report.with_log(ra.compare_log(dump, "verl", CONFIG, logged))
+    return ra.write_report(report, out, plots=False).folder
+
+
+@pytest.fixture(scope="module")
+def log(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("log") / "log.jsonl"
+    by_step = ra.trainer_metrics(ra.open_dump(folder), "verl", CONFIG, per_step=True)
+    file.write_text("\n".join(json.dumps({"step": step, **metrics}) for step, metrics in by_step.items()))
+    return file
+
+
+def test_other_thresholds_leave_what_the_trainer_logged_as_it_is(folder: Path, log: Path, tmp_path: Path) -> None:
+    place = audited_trainer(folder, tmp_path / "a", log)
+    before = ra.read_report(place)
+    assert before.trainer is not None
+    assert before.log is not None
+    assert any(finding.kind == "quirk:k1_sign" for finding in before.findings)
+    swept = ra.write_report(ra.sweep(place, ra.sweep_grid(upper="3")), tmp_path / "b", plots=False).folder
+    after = ra.read_report(swept)
+    for what in ("trainer", "log", "findings", "causes", "health", "overall", "corrections"):
+        assert getattr(after, what) == getattr(before, what), what
+    assert after.sweep is not None
+    assert before.sweep is not None
+    assert after.sweep.named == before.sweep.named == ["verl-config"]
+
+
+def test_merging_tells_quirks_of_all_and_leaves_out_what_takes_the_tokens(
+    folder: Path, log: Path, tmp_path: Path
+) -> None:
+    """The share in a finding is that of all files, not of a part; nothing of one part's trainer stands as the whole."""
+    parts = [
+        audited_trainer([folder / f"step_{i}.parquet", folder / f"step_{i + 1}.parquet"], tmp_path / f"part{i}", log)
+        for i in (0, 2)
+    ]
+    whole = ra.read_report(audited_trainer(folder, tmp_path / "whole"))
+    merged = ra.merge(parts)
+    assert (merged.trainer, merged.log) == (None, None)
+    by_kind = {finding.kind: finding.message for finding in merged.findings}
+    masked = whole.corrections[0].stages.kept["masked_fraction"]
+    assert f"keeps ratios from 0.333333 to 1.11111: {masked:.2%} of the tokens leave" in by_kind["quirk:k1_sign"]
+    parts_say = {f.message for place in parts for f in ra.read_report(place).findings if f.kind == "quirk:k1_sign"}
+    assert by_kind["quirk:k1_sign"] not in parts_say
+    own = {f.kind: f.message for f in whole.findings}
+    assert set(by_kind) <= set(own)
+    assert all(own[kind].startswith(message[:60]) for kind, message in by_kind.items())
+    (note,) = (note for note in merged.notes if "would have logged takes the dump" in note)
+    assert note.startswith("What verl would have logged takes the dump: it is not here")
+    assert "nor the comparison with its log" in note
+    again = ra.merge([ra.write_report(merged, tmp_path / "m", plots=False).folder, whole_of_other(tmp_path)])
+    assert sum("would have logged takes the dump" in n for n in again.notes) == 1
+    assert again.counts.files == 5
+    swept = ra.sweep(tmp_path / "m", ra.sweep_grid(upper="3"))
+    assert [n for n in swept.notes if "Merged from" in n] == ["Merged from 2 reports."]
+    assert note in swept.notes
+
+
+def whole_of_other(tmp_path: Path) -> Path:
+    """One more machine's report with the same configuration."""
+    (tmp_path / "other").mkdir()
+    pq.write_table(step_table(9), tmp_path / "other" / "step_9.parquet")
+    return audited_trainer(tmp_path / "other", tmp_path / "other-report")

@@ -9,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
+
+import rollout_audit as ra
 
 GRID = ("--level", "token,sequence", "--upper", "1.5,2:3:log:3", "--rule", "seq_mean_k1=0.99_1.01,1.05", "--no-joint")
 QUICK = ("--no-plots", "-q")
@@ -159,8 +162,98 @@ def test_a_terminal_gets_a_bar_while_the_dump_is_read(dump: Path, tmp_path: Path
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=follower, env={**os.environ, "TERM": "xterm"}) as it:
         os.close(follower)
         out, _ = it.communicate(timeout=120)
-    sent = os.read(leader, 65536).decode()
+    sent = os.read(leader, 65536).decode(errors="replace")  # which may end inside a character
     os.close(leader)
     assert it.returncode == 0
     assert b"Sweep, " in out
     assert "Reading" in sent
+
+
+VERL = ("--trainer", "verl", "--config", "rollout_is=token,rollout_is_threshold=1.15")
+
+
+def test_presets_and_the_runs_own_configuration_stand_beside_the_grid(run, dump: Path, tmp_path: Path) -> None:
+    """Their figures are those of the weights and masks that the corrections really are, pooled and per step."""
+    beside = (*VERL, "--preset", "seq_rs", "--preset", "bypass_pg_is")
+    result = run("sweep", dump, "--out", tmp_path / "s", *GRID, *beside, "--no-plots")
+    assert (result.code, result.err.splitlines()[0]) == (
+        0,
+        "verl 2026-08 reads: token weight capped at 1.15 (lets through ρ of the token ≤ 1.15 in full)",
+    )
+    lines = result.out.splitlines()
+    rows = lines[lines.index("Asked for by name") + 4 :][:3]
+    assert [row.split()[0] for row in rows] == ["verl-config", "seq_rs", "bypass_pg_is"]
+    assert "Those of bypass mode compare log_probs with rollout_log_probs." in result.out
+    points = pl.read_parquet(tmp_path / "s" / "sweep.parquet")
+    opened = ra.open_dump(str(dump))
+    own = {"verl-config": ({"rollout_is": "token", "rollout_is_threshold": 1.15}, "verl"), "seq_rs": ("seq_rs", None)}
+    for name, (config, trainer) in own.items():
+        applied = {uid: (w, m) for uid, w, m in ra.apply_correction(opened, config, trainer=trainer)}
+        for step in (None, 0, 1, 2):
+            rows_of = [row for row in opened.rows() if step is None or row.step == step]
+            kept = np.concatenate([applied[r.uid][1][r.response_mask] for r in rows_of])
+            weights = np.concatenate([applied[r.uid][0][r.response_mask] for r in rows_of])[kept].astype(np.float64)
+            (point,) = points.filter((pl.col("name") == name) & pl.col("step").eq_missing(step)).to_dicts()
+            assert point["ess"] == pytest.approx(weights.sum() ** 2 / (len(weights) * (weights**2).sum()), rel=1e-6)
+            assert point["masked_fraction"] == pytest.approx(1 - kept.mean(), abs=1e-12)
+    (seq_rs,) = points.filter((pl.col("name") == "seq_rs") & pl.col("step").is_null()).to_dicts()
+    left = [int(r.response_mask.sum()) for r in opened.rows() if applied[r.uid][1][r.response_mask].all()]
+    assert seq_rs["kept_length_mean"] == pytest.approx(np.mean(left), rel=1e-12)
+    tree = json.loads((tmp_path / "s" / "report.json").read_text())
+    assert tree["sweep"]["named"] == ["verl-config", "seq_rs", "bypass_pg_is"]
+    assert tree["settings"]["reference"] == "verl-config"
+    assert tree["trainer"]["metrics"]["rollout_corr/rollout_is_max"] == pytest.approx(1.15)
+
+
+def test_the_first_preset_is_the_reference_where_there_is_no_trainer(run, dump: Path, tmp_path: Path) -> None:
+    run("sweep", dump, "--out", tmp_path / "s", *GRID, *QUICK, "--preset", "seq_rs", "--preset", "trl_default")
+    tree = json.loads((tmp_path / "s" / "report.json").read_text())
+    assert (tree["settings"]["reference"], tree["sweep"]["named"]) == ("seq_rs", ["seq_rs", "trl_default"])
+
+
+def test_presets_from_a_variable(run, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUT_AUDIT_PRESET", "seq_rs; trl_default")
+    run("sweep", dump, "--out", tmp_path / "s", *GRID, *QUICK)
+    assert json.loads((tmp_path / "s" / "report.json").read_text())["sweep"]["named"] == ["seq_rs", "trl_default"]
+
+
+def test_a_report_tells_other_configurations_where_its_pass_says_all_of_them(
+    run, dump: Path, report: Path, tmp_path: Path
+) -> None:
+    """Any sequence cap is read off the rows; a token cap is told where it is a cut, as 2 is."""
+    for config in ("rollout_is=sequence,rollout_is_threshold=3.3", "rollout_is=token,rollout_is_threshold=2.0"):
+        asked = (*GRID, *QUICK, "--trainer", "verl", "--config", config, "--format", "json")
+        direct = json.loads(run("sweep", dump, "--out", tmp_path / "a", *asked).out)
+        again = json.loads(run("sweep", "--from", report, "--out", tmp_path / "b", *asked).out)
+        mine, theirs = ([p for p in points if p["name"] == "verl-config"] for points in (again, direct))
+        assert len(mine) == len(theirs) == 4
+        for one, two in zip(mine, theirs, strict=True):
+            assert one.keys() == two.keys()
+            assert all(one[k] == two[k] or one[k] == pytest.approx(two[k], rel=1e-9) for k in one), config
+    token = run("sweep", "--from", report, "--out", tmp_path / "c", *GRID, *QUICK, *VERL)
+    assert (token.code, token.out, token.err.count("\n")) == (2, "", 1)
+    assert "its pass kept nothing that tells verl-config exactly (token weight capped at 1.15)" in token.err
+    other = ("--trainer", "verl", "--config", "rollout_is=sequence,rollout_is_threshold=4")
+    twice = run("sweep", "--from", tmp_path / "b", "--out", tmp_path / "d", *GRID, *other, "--no-plots")
+    assert twice.code == 0
+    named = json.loads((tmp_path / "d" / "report.json").read_text())["sweep"]["named"]
+    assert named == ["verl-config", "verl-config~2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--config", "{}"), "--config needs --trainer"),
+        (("--preset", "seq_rx"), "no preset 'seq_rx'; did you mean 'seq_rs'?"),
+        (("--trainer", "verk"), "did you mean 'verl'"),
+        (("--trainer", "verl", "--config", "rollout_is=word"), "rollout_is"),
+    ],
+)
+def test_what_cannot_stand_beside_the_grid_is_one_line(
+    arguments: tuple[str, ...], message: str, run, dump: Path, report: Path, tmp_path: Path
+) -> None:
+    for source in ((dump,), ("--from", report)):
+        result = run("sweep", *source, *arguments, "--out", tmp_path / "s")
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+        assert message in result.err
+    assert not (tmp_path / "s").exists()

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from rollout_audit.audit.alike import alike, equals, trainer_of
 from rollout_audit.audit.report import CorrectionReport, Report
-from rollout_audit.reports.alike import alike, equals, trainer_of
 from rollout_audit.reports.correction_table import MOST_IN_ONE, correction_tables
 from tests.reports.plots.conftest import report_of
 

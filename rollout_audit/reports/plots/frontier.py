@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from rollout_audit.audit.alike import trainer_of
 from rollout_audit.audit.report import CorrectionReport, Report
-from rollout_audit.reports.alike import trainer_of
 from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.named import LOOK
 from rollout_audit.reports.plots.style import (
     BLUE,
     GREEN,
@@ -23,7 +23,6 @@ from rollout_audit.reports.plots.style import (
     ORANGE,
     RULE,
     SMALL,
-    ZONE_INK,
     heading,
     new_figure,
     note,
@@ -114,18 +113,33 @@ class _Place:
 
 
 def _places(report: Report, level: str) -> list[_Place]:
-    """Of the presets of the report's mode: the reference's, its trainer's, those that none beats, the others."""
-    reference = next((c for c in report.corrections if c.name == report.settings.reference), report.corrections[0])
-    found = _at_their_places(sorted(report.corrections, key=lambda c: _importance(c, reference)), level, report)
+    """Of the report's mode: what was asked for, the reference's, its trainer's, what none beats, the others."""
+    first = _First.of(report)
+    found = _at_their_places(sorted(report.corrections, key=first.rank), level, report)
     lost, ess = (np.array([getattr(place, name) for place in found], dtype=np.float64) for name in ("lost", "ess"))
     unbeaten = [found[i] for i in on_frontier(lost, ess)]
-    return sorted(found, key=lambda p: min(_importance(p.corrections[0], reference), 3 - (p in unbeaten)))
+    return sorted(found, key=lambda p: min(first.rank(p.corrections[0]), 4 - (p in unbeaten)))
 
 
-def _importance(correction: CorrectionReport, reference: CorrectionReport) -> int:
-    if correction is reference:
-        return 0
-    return 1 if trainer_of(correction) == trainer_of(reference) else 3
+@dataclass(frozen=True)
+class _First:
+    """Which names a reader looks for first."""
+
+    named: Sequence[str]
+    reference: CorrectionReport
+
+    @classmethod
+    def of(cls, report: Report) -> _First:
+        named = [] if report.sweep is None else report.sweep.named
+        reference = next((c for c in report.corrections if c.name == report.settings.reference), report.corrections[0])
+        return cls(named, reference)
+
+    def rank(self, correction: CorrectionReport) -> int:
+        if correction.name in self.named:
+            return 0
+        if correction is self.reference:
+            return 1
+        return 2 if trainer_of(correction) == trainer_of(self.reference) else 4
 
 
 def _at_their_places(corrections: Sequence[CorrectionReport], level: str, report: Report) -> list[_Place]:
@@ -159,7 +173,7 @@ def _subtitle(report: Report) -> str:
     return (
         f"Of {counted(points, 'configuration')} those with such weights, the dump as one batch; upper left is better. "
         f"Bold: frontier of the weights without rejection. Grey: under a sequence rule. Diamonds: presets, "
-        f"+n: as many more stand there, small: not named. Dotted: {100 * lost:g}% of the weight."
+        f"+n: as many more stand there, small: no name, bold: asked for. Dotted: {100 * lost:g}% of the weight."
     )
 
 
@@ -180,7 +194,7 @@ def _draw_level(axes: Axes, title: str, cloud: _Cloud, presets: Sequence[_Place]
     axes.plot(lost[best], ess[best], color=INK, lw=2, drawstyle="steps-post", marker=mark, zorder=2.5, label="frontier")
     if report.sweep is not None:
         axes.axvline(report.sweep.max_mass_lost, color=INK, lw=1.0, ls="dotted", zorder=1.5)
-    _draw_presets(axes, presets)
+    _draw_presets(axes, presets, set() if report.sweep is None else set(report.sweep.named))
 
 
 def _frame(axes: Axes, cloud: _Cloud, best: NDArray[np.int64], presets: Sequence[_Place]) -> None:
@@ -197,19 +211,18 @@ def _frame(axes: Axes, cloud: _Cloud, best: NDArray[np.int64], presets: Sequence
     paint_zones(axes, zones("ess"), "y")
 
 
-def _draw_presets(axes: Axes, presets: Sequence[_Place]) -> None:
+def _draw_presets(axes: Axes, presets: Sequence[_Place], asked: Set[str]) -> None:
     """Diamonds, and leader lines to names beside the panel that keep apart whatever the points do."""
     low, high = axes.get_ylim()
-    look: dict[str, Any] = {"marker": "D", "mfc": "white", "mec": ZONE_INK["critical"], "ls": ""}
     for place in presets[MOST_LABELS:]:
-        axes.plot([place.lost], [place.ess], ms=3.5, mew=1.0, zorder=3.8, **look)
-    named = presets[:MOST_LABELS]
-    shares = [(place.ess - low) / (high - low) for place in named]
-    for place, height in zip(named, spread_out(shares, LABEL_GAP), strict=True):
-        axes.plot([place.lost], [place.ess], ms=6.5, mew=1.6, zorder=4, **look)
+        axes.plot([place.lost], [place.ess], ms=3.5, mew=1.0, zorder=3.8, **LOOK)
+    labelled = presets[:MOST_LABELS]
+    shares = [(place.ess - low) / (high - low) for place in labelled]
+    for place, height in zip(labelled, spread_out(shares, LABEL_GAP), strict=True):
+        axes.plot([place.lost], [place.ess], ms=6.5, mew=1.6, zorder=4, **LOOK)
         axes.annotate(
             place.label, (place.lost, place.ess), xytext=(1.03, height), textcoords="axes fraction", fontsize=SMALL,
             arrowprops=LEADER, annotation_clip=False, zorder=3,
-            color=INK, va="center",
+            color=INK, va="center", weight="bold" if {c.name for c in place.corrections} & asked else "normal",
         )  # fmt: skip
     axes.axhline(1.0, color=RULE, lw=0.8, zorder=0.6)

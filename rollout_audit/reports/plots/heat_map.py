@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report, SweepReport
 from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.named import Mark, legend, mark_at, marks
 from rollout_audit.reports.plots.style import AMBER, HALO, INK, ORANGE, SMALL, heading, log_axis, new_figure
 from rollout_audit.reports.plots.wording import counted, first_fitting, percent, short
 
@@ -46,6 +47,10 @@ class Grid:
     """[thresholds] ascending; of k1 the band's half width as a log-ratio"""
     figures: Mapping[str, Array]
     """name → [caps, thresholds]; NaN where there is no point"""
+
+    @property
+    def of_ratio(self) -> bool:
+        return self.rule.endswith("k1")
 
     def within(self, limits: SweepReport) -> NDArray[np.bool_]:
         """[caps, thresholds] which points keep the limits."""
@@ -84,12 +89,17 @@ def draw(report: Report) -> Figure | None:
         return None
     shown = found[:MOST_PANELS]
     rows = -(-len(shown) // 2)
-    figure = new_figure(2.3 * rows + 0.4, _finding(found, report.sweep), _subtitle(found, report.sweep))
+    families = {grid.family for grid in shown}
+    named = [mark for mark in marks(report) if _family(mark) in families]
+    subtitle = f"{_subtitle(found, report.sweep)}{legend(named)}"
+    figure = new_figure(2.3 * rows + 0.4, _finding(found, report.sweep), subtitle)
     panels = list(figure.subplots(rows, 2, squeeze=False).flat)
     palest = _palest(shown)
     meshes = [_draw_grid(axes, grid, report.sweep, palest) for axes, grid in zip(panels, shown, strict=False)]
     for axes in panels[len(shown) :]:
         axes.set_axis_off()
+    for axes, grid in zip(panels, shown, strict=False):
+        _mark(axes, grid, [mark for mark in named if _family(mark) == grid.family])
     bar = figure.colorbar(meshes[0], ax=panels, shrink=0.7, pad=0.02)
     bar.set_label("ess")
     bar.outline.set_visible(False)
@@ -116,8 +126,8 @@ def _subtitle(found: Sequence[Grid], limits: SweepReport) -> str:
     more = f" {len(found) - MOST_PANELS} more families stand in sweep.parquet." if len(found) > MOST_PANELS else ""
     return (
         f"{counted(points, 'joint configuration')}, the dump as one batch: darker keeps more. Orange: that share of "
-        f"the tokens is masked. Dots: within the limits ess ≥ {limits.min_ess:g}, masked ≤ {limits.max_masked:g}, "
-        f"mass lost ≤ {limits.max_mass_lost:g}.{more}"
+        f"the tokens is masked. Dots: within the limits ess\u00a0≥\u00a0{limits.min_ess:g}, "
+        f"masked\u00a0≤\u00a0{limits.max_masked:g}, mass lost\u00a0≤\u00a0{limits.max_mass_lost:g}.{more}"
     )
 
 
@@ -129,8 +139,7 @@ def _palest(shown: Sequence[Grid]) -> float:
 
 def _draw_grid(axes: Axes, grid: Grid, limits: SweepReport, palest: float) -> QuadMesh:
     heading(axes, grid.family)
-    ratio = grid.rule.endswith("k1")
-    bounds = np.exp(np.minimum(grid.thresholds, LARGEST_RATIO)) - 1.0 if ratio else grid.thresholds
+    bounds = _places(grid, grid.thresholds)
     drawn = np.flatnonzero(np.diff(bounds, prepend=-1.0) > 0)
     x = bounds[drawn]
     rows = np.arange(len(grid.caps))
@@ -141,7 +150,7 @@ def _draw_grid(axes: Axes, grid: Grid, limits: SweepReport, palest: float) -> Qu
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(-0.5, len(rows) - 0.5 + ROOM_ABOVE * len(rows))
     log_axis(axes, "x")
-    axes.set_xlabel("T − 1 of the band 1/T to T" if ratio else "largest statistic that is kept")
+    axes.set_xlabel("T − 1 of the band 1/T to T" if grid.of_ratio else "largest statistic that is kept")
     axes.yaxis.set_major_locator(FixedLocator(rows.tolist()))
     axes.set_yticklabels([f"{cap:g}" for cap in grid.caps])
     axes.set_ylabel("cap")
@@ -150,6 +159,24 @@ def _draw_grid(axes: Axes, grid: Grid, limits: SweepReport, palest: float) -> Qu
     axes.plot(x[at[:, 1]], at[:, 0], ls="", marker=".", ms=5, color="white", mec=INK, mew=0.6, zorder=4, label="within")
     _contours(axes, x, grid.figures["masked_fraction"][0, drawn])
     return mesh
+
+
+def _places(grid: Grid, thresholds: Array) -> Array:
+    """On the horizontal axis; a band of the ratio by its half width."""
+    return np.exp(np.minimum(thresholds, LARGEST_RATIO)) - 1.0 if grid.of_ratio else thresholds
+
+
+def _family(mark: Mark) -> str:
+    return f"{mark.weight}{JOINED}{mark.rule}"
+
+
+def _mark(axes: Axes, grid: Grid, named: Sequence[Mark]) -> None:
+    """Between the rows of its neighbouring caps; at the edge where it lies beyond the grid."""
+    rows, (left, right) = np.arange(len(grid.caps)), axes.get_xlim()
+    for mark in named:
+        row = np.interp(math.log(mark.setting("upper")), np.log(grid.caps), rows)
+        (x,) = _places(grid, np.array([mark.setting("rule_upper")]))
+        mark_at(axes, mark, float(np.clip(x, left, right)), float(row))
 
 
 def _contours(axes: Axes, x: Array, masked: Array) -> None:

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from rollout_audit.audit.alike import Group, alike, equals
 from rollout_audit.audit.report import CorrectionReport, Report
-from rollout_audit.reports.alike import Group, alike, equals
 from rollout_audit.reports.plots.style import (
     BLUE,
     GREY,

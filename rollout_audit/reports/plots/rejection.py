@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report
 from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.named import legend, mark_at, marks
 from rollout_audit.reports.plots.style import (
     BLUE,
     GREEN,
@@ -79,13 +80,20 @@ def draw(report: Report) -> Figure | None:
         return None
     whole = _whole(pictures.sequences)
     rewards = any(np.isfinite(path.reward).any() for path in found.values())
-    figure = new_figure(3.6, _finding(found, whole), _subtitle(report, "" if rewards else "No rewards recorded. "))
+    named = [mark for mark in marks(report) if mark.kept("masked_fraction") > 0]
+    remark = "" if rewards else "No rewards recorded. "
+    figure = new_figure(3.6, _finding(found, whole), f"{_subtitle(report, remark)}{legend(named)}")
     panels = list(figure.subplots(1, 2 if rewards else 1, squeeze=False).flat)
+    for mark in named:
+        if mark.correction.kept_length_mean is not None:
+            mark_at(panels[-1], mark, mark.kept("masked_fraction"), mark.correction.kept_length_mean)
     _panel(panels[-1], "Mean length kept", {n: (p.masked, p.length) for n, p in found.items()}, whole["length"])
     panels[-1].set_ylabel("valid tokens a response")
     if rewards:
         _panel(panels[0], "Mean reward kept", {n: (p.masked, p.reward) for n, p in found.items()}, whole["reward"])
         panels[0].set_ylabel("reward")
+        for mark in named:
+            mark_at(panels[0], mark, mark.kept("masked_fraction"), mark.kept("kept_reward_mean"))
     return figure
 
 

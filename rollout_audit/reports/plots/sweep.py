@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report, SweepReport
 from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.named import Mark, legend, mark_at, marks
 from rollout_audit.reports.plots.style import (
     BLUE,
     GREY,
@@ -37,6 +38,7 @@ Table = Mapping[str, Array]
 LARGEST_SHOWN = 1e4
 FEW_TICKS_FROM = 25.0
 RANGE_AT = 1.085
+LABEL_HEIGHTS, LABEL_ROOM = (0.72, 0.58, 0.86), 0.11
 VETO_K2 = 0.5 * math.log(1e-4) ** 2
 """The bound on both sides that on the lower one is the veto at 1e-4"""
 GEO_PRESET, GEO_BAND = "decoupled_geo_rs", 0.001
@@ -91,17 +93,19 @@ RULES = (
 
 
 def draw(report: Report) -> Figure | None:
-    """Nine families of the sweep: what each threshold would do, with the presets' own marked."""
+    """Nine families of the sweep: what each threshold would do, with the presets' own and those asked for marked."""
     pictures = pictures_of(report)
     if pictures is None or pictures.sweep is None or report.sweep is None or not report.sweep.points:
         return None
     tables = _by_family(pictures.sweep)
-    figure = new_figure(7.9, _finding(report, report.sweep, tables), _subtitle(report))
+    lines = {line.family: line for line in (*CAPS, *RULES)}
+    named = [m for m in marks(report) if any(len(_thresholds(lines[f], [m])) for f in (m.weight, m.rule) if f in lines)]
+    figure = new_figure(7.9, _finding(report, report.sweep, tables), _subtitle(report, named))
     panels = figure.subplots(3, 3)
     for axes, line in zip(panels[0], CAPS, strict=True):
-        _draw_cap(axes, line, tables.get(line.family))
+        _draw_cap(axes, line, tables.get(line.family), [m for m in named if m.weight == line.family])
     for axes, line in zip(panels[1:].flat, RULES, strict=True):
-        _draw_rule(axes, line, tables.get(line.family))
+        _draw_rule(axes, line, tables.get(line.family), [m for m in named if m.rule == line.family])
     return figure
 
 
@@ -135,16 +139,16 @@ def _finding(report: Report, limits: SweepReport, tables: Mapping[str, Table]) -
     return f"Every token cap of the grid loses more than {most} of the weight"
 
 
-def _subtitle(report: Report) -> str:
+def _subtitle(report: Report, named: Sequence[Mark]) -> str:
     points = report.sweep.points if report.sweep else 0
     return (
         f"{counted(points, 'configuration')} of one pass, {counted(report.counts.valid_tokens, 'valid token')} as one "
         "batch. Dotted: the presets' threshold (of largest k2: as the veto at 1e-4); grey bar: the range its origin "
-        "recommends; shaded: past a health limit."
+        f"recommends; shaded: past a health limit.{legend(named)}"
     )
 
 
-def _draw_cap(axes: Axes, line: _Line, table: Table | None) -> None:
+def _draw_cap(axes: Axes, line: _Line, table: Table | None, named: Sequence[Mark]) -> None:
     heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)) if line is CAPS[0] else ())
     if table is None:
         axes.set_axis_off()
@@ -152,13 +156,14 @@ def _draw_cap(axes: Axes, line: _Line, table: Table | None) -> None:
         return
     x = line.threshold(table)
     axes.set_ylim(0, 1.12)
-    _frame(axes, line, x)
+    _frame(axes, line, np.concatenate([x, _thresholds(line, named)]), [m.kept("ess") for m in named])
     _plot(axes, x, table["ess"], BLUE, "solid")
     _plot(axes, x, table["mass_lost"], ORANGE, "dashed")
+    _mark(axes, line, named, "ess")
     paint_zones(axes, zones("ess"), "y")
 
 
-def _draw_rule(axes: Axes, line: _Line, table: Table | None) -> None:
+def _draw_rule(axes: Axes, line: _Line, table: Table | None, named: Sequence[Mark]) -> None:
     keys = (("tokens", BLUE), ("sequences", ORANGE))
     heading(axes, line.title, keys if line in (RULES[0], RULES[3]) else ())
     axes.set_ylim(0, 1.12)
@@ -168,13 +173,28 @@ def _draw_rule(axes: Axes, line: _Line, table: Table | None) -> None:
         axes.set_axis_off()
         note(axes, "no threshold to show" if table is None else "every threshold lies past 10,000")
         return
-    _frame(axes, line, x[inside])
+    marked = [m.kept("masked_fraction") for m in named]
+    _frame(axes, line, np.concatenate([x[inside], _thresholds(line, named)]), marked)
     _plot(axes, x[inside], table["masked_fraction"][inside], BLUE, "solid")
     _plot(axes, x[inside], table["seq_masked_fraction"][inside], ORANGE, "dashed")
+    _mark(axes, line, named, "masked_fraction")
     paint_zones(axes, zones("masked_fraction"), "y")
 
 
-def _frame(axes: Axes, line: _Line, x: Array) -> None:
+def _thresholds(line: _Line, named: Sequence[Mark]) -> Array:
+    """Where the corrections asked for lie on the line's axis, those that lie on it."""
+    x = line.threshold({name: np.array([m.setting(name) for m in named]) for name in ("upper", "rule_upper")})
+    return x[(x > 0) & (x <= LARGEST_SHOWN)]
+
+
+def _mark(axes: Axes, line: _Line, named: Sequence[Mark], figure: str) -> None:
+    """At their own figures, which other parts of the same correction may move off the line."""
+    for mark in named:
+        for x in _thresholds(line, [mark]).tolist():
+            mark_at(axes, mark, x, mark.kept(figure))
+
+
+def _frame(axes: Axes, line: _Line, x: Array, marked_at: Sequence[float]) -> None:
     """The axis of the thresholds, with the presets' own and the recommended range."""
     marked = (*(() if line.preset is None else (line.preset,)), *(line.recommended or ()))
     ends = [float(x.min()), float(x.max()), *marked]
@@ -194,9 +214,15 @@ def _frame(axes: Axes, line: _Line, x: Array) -> None:
         axes.axvline(line.preset, color=INK, linewidth=1.0, linestyle="dotted", zorder=3)
         late = math.log(line.preset / low) > 0.75 * math.log(high / low)
         axes.annotate(
-            f"{line.preset:.4g}", (line.preset, 0.72), xytext=(-3 if late else 3, 0), textcoords="offset points",
-            fontsize=SMALL, color=GREY, ha="right" if late else "left", va="center", path_effects=HALO,
+            f"{line.preset:.4g}", (line.preset, _free_height(marked_at)), xytext=(-3 if late else 3, 0),
+            textcoords="offset points", fontsize=SMALL, color=GREY, ha="right" if late else "left", va="center",
+            path_effects=HALO,
         )  # fmt: skip
+
+
+def _free_height(marked_at: Sequence[float]) -> float:
+    """Where a label does not lie under a diamond."""
+    return next((y for y in LABEL_HEIGHTS if all(abs(y - at) > LABEL_ROOM for at in marked_at)), LABEL_HEIGHTS[0])
 
 
 def _plot(axes: Axes, x: Array, y: Array, colour: str, style: str) -> None:

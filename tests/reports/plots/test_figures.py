@@ -13,8 +13,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rollout_audit.audit.alike import alike
 from rollout_audit.audit.report import CorrectionReport, Report, StageReport
-from rollout_audit.reports.alike import alike
 from rollout_audit.reports.plots import FIGURES
 from rollout_audit.reports.plots.frontier import MOST_LABELS, on_frontier, spread_out
 from rollout_audit.reports.plots.heat_map import grids
@@ -76,6 +76,10 @@ def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
 def names(axes: Axes) -> list[str]:
     """Presets down the rows, without the count of those that come to the same."""
     return [label.get_text().partition(" +")[0] for label in axes.get_yticklabels()]
+
+
+def diamonds(axes: Axes) -> list[tuple[float, float]]:
+    return [(m.get_xdata()[0], m.get_ydata()[0]) for m in axes.lines if m.get_marker() == "D"]
 
 
 def limit_lines(axes: Axes) -> list[float]:
@@ -377,6 +381,27 @@ class TestSweep:
         assert ageing.sweep is not None
         stricter = rewritten(ageing, sweep=ageing.sweep.model_copy(update=limits))
         assert re.match(expected, title(drawn("sweep", stricter)))
+
+    def test_corrections_asked_for_are_diamonds_at_their_own_figures(self, ageing: Report) -> None:
+        names = ["decoupled_token_is", "decoupled_seq_is_rs", "bypass_pg_is"]
+        assert ageing.sweep is not None
+        report = rewritten(ageing, sweep=ageing.sweep.model_copy(update={"named": names}))
+        kept = {c.name: c.stages.kept for c in ageing.corrections}
+        token, sequence, _, _, product, *_ = (diamonds(axes) for axes in drawn("sweep", report).axes)
+        assert token == [(2.0, kept["decoupled_token_is"]["ess"])]
+        assert sequence == [(2.0, kept["decoupled_seq_is_rs"]["ess"])]
+        assert product == [(pytest.approx(2.0), kept["decoupled_seq_is_rs"]["masked_fraction"])]
+        assert subtitle(drawn("sweep", report)).endswith("Diamonds: 1 decoupled_token_is, 2 decoupled_seq_is_rs.")
+        assert "Diamond" not in subtitle(drawn("sweep", ageing))
+        families = [grid.family for grid in grids(report.pictures.sweep or {})]
+        joint = drawn("heat_map", report).axes[families.index("sequence truncate + seq_sum_k1")]
+        assert diamonds(joint) == [(pytest.approx(1.0), 1.0)]  # T − 1, and the second of the caps 1.5, 2, 3, 5, 10
+        reward, length = (diamonds(axes) for axes in drawn("rejection", report).axes)
+        masked = kept["decoupled_seq_is_rs"]["masked_fraction"]
+        assert reward == [(masked, kept["decoupled_seq_is_rs"]["kept_reward_mean"])]
+        assert [x for x, _ in length] == [masked]
+        bold = {t.get_text() for axes in drawn("frontier", report).axes for t in axes.texts if t.get_weight() == "bold"}
+        assert {text.split(" +")[0] for text in bold} == {"decoupled_token_is", "decoupled_seq_is_rs"}
 
     def test_without_a_sweep_there_is_nothing_to_draw(self, ageing: Report) -> None:
         assert FIGURES["sweep"](rewritten(ageing, sweep=None)) is None

@@ -127,10 +127,20 @@ def beside(evidence: Evidence) -> list[CounterpartReport]:
                 native=counterpart.native,
                 native_value=native,
                 departs=_departs(value, native),
-                quirk=counterpart.quirk,
+                quirk=_cause(evidence, counterpart, value, native),
             )
         )
     return found
+
+
+def _cause(evidence: Evidence, counterpart: Counterpart, value: float, native: float) -> str:
+    """The counterpart's quirk, or that of empty rows where the mean over the others is the native figure."""
+    counts, filler = evidence.report.counts, counterpart.empty_row
+    empty = counts.sequences - counts.scored_sequences
+    if filler is None or not empty or not counts.scored_sequences:
+        return counterpart.quirk
+    without = (value * counts.sequences - filler * empty) / counts.scored_sequences
+    return counterpart.quirk if _departs(without, native) else "empty_rows"
 
 
 def _native(evidence: Evidence, counterpart: Counterpart) -> Number:

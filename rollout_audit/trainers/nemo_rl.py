@@ -32,7 +32,7 @@ from rollout_audit.statistics.metrics import Figure, Metrics, Noted
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
-from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, largest, mean, smallest, summarise
+from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, fraction, largest, mean, smallest, summarise
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def _error_metrics(rows: Columns, kept: NDArray[np.bool_]) -> dict[str, Figure]:
 
 
 def _masked_correct(rewards: NDArray[np.float64]) -> Figure:
-    return NEEDS_REWARD if np.isnan(rewards).any() else mean((rewards == 1.0).astype(np.float64))
+    return NEEDS_REWARD if np.isnan(rewards).any() else fraction(rewards == 1.0)
 
 
 def _loss_metrics(rows: Columns, kept: NDArray[np.bool_]) -> dict[str, Figure]:

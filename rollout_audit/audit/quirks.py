@@ -184,7 +184,9 @@ def _finding(trainer: Trainer[Any], name: str, severity: Literal["warning", "inf
 
 
 def _why(quirk: Quirk) -> str:
-    return f" {quirk.sentence} ({quirk.source})"
+    """The sentence, with the sources that a reader can look up."""
+    public = "; ".join(part for part in quirk.source.split("; ") if not part.startswith(("reference/", "conformance/")))
+    return f" {quirk.sentence}{f' ({public})' if public else ''}"
 
 
 def _lopsided_k1(evidence: Evidence) -> str | None:

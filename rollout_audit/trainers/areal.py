@@ -74,7 +74,8 @@ AGGREGATIONS: dict[str | None, Aggregation] = {
 QUIRKS = (
     Quirk(
         "k1_is_log_ratio",
-        "kl_k1 is +log ρ, the opposite sign of verl's k1, and behave_approx_kl is minus the usual KL.",
+        "kl_k1 is +log ρ, the opposite sign of verl's k1, and behave_approx_kl is minus the usual KL, over the tokens "
+        "whose weight is above 0.",
         "reference/trainers.md 9A and 9B",
     ),
     Quirk(

@@ -68,7 +68,7 @@ MODES: dict[str | None, Bound] = {"truncate": Bound.TRUNCATE, "clip": Bound.CLIP
 QUIRKS = (
     Quirk(
         "mean_of_means",
-        "mis_kl, mis_chi2_token and the like are means of row means: a token of a short row weighs more.",
+        "Every figure is a mean of row means, mis_kl and mis_chi2_token too: a token of a short row weighs more.",
         "reference/trainers.md 2B",
     ),
     Quirk(

@@ -92,6 +92,7 @@ class TestChecks:
         assert severity == "warning"
         assert "keeps ratios from 0.2 to 2: 25.00% of the tokens leave" in message
         assert "PR #6377" in message
+        assert "reference/" not in message
         assert "k1_sign" not in found(dump, "verl", {**config, "rollout_rs_threshold": "0.5_2.0"})
 
     def test_a_sample_size_that_bounding_lifts(self, tmp_path: Path) -> None:

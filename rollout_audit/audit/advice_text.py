@@ -28,10 +28,14 @@ def recommended(past_limit: Sequence[str], preset: Candidate | None, point: Cand
     return f"{past}: the mildest preset that suffices is {preset.name} ({preset.formula}){of_sweep}."
 
 
-def nothing_meets(past_limit: Sequence[str], nearest: Candidate | None, relax: Sequence[str]) -> str:
+def nothing_meets(
+    past_limit: Sequence[str], nearest: Candidate | None, relax: Sequence[str], trainer: str | None = None
+) -> str:
+    """`trainer`: the one that has no settings for some of the candidates."""
     past = f"{', '.join(past_limit)} past the limit, and nothing meets the limits"
     if nearest is None:
-        return f"{past}: no correction leaves a figure to judge."
+        named = f"{trainer} has settings for none of them"
+        return f"{past}: {named if trainer else 'no correction leaves a figure to judge'}."
     name = nearest.name if nearest.source == "preset" else nearest.formula
     relaxed = f"; {' '.join(relax)} would admit it" if relax else ""
     return f"{past}. Nearest: {name} ({'; '.join(nearest.why_not)}){relaxed}."

@@ -140,10 +140,20 @@ def beside(evidence: Evidence) -> list[CounterpartReport]:
                 native=counterpart.native,
                 native_value=native,
                 departs=_departs(value, native),
-                quirk=counterpart.quirk,
+                quirk=_cause(evidence, counterpart, value, native),
             )
         )
     return found
+
+
+def _cause(evidence: Evidence, counterpart: Counterpart, value: float, native: float) -> str:
+    """The counterpart's quirk, or that of empty rows where the mean over the others is the native figure."""
+    counts, filler = evidence.report.counts, counterpart.empty_row
+    empty = counts.sequences - counts.scored_sequences
+    if filler is None or not empty or not counts.scored_sequences:
+        return counterpart.quirk
+    without = (value * counts.sequences - filler * empty) / counts.scored_sequences
+    return counterpart.quirk if _departs(without, native) else "empty_rows"
 
 
 def _native(evidence: Evidence, counterpart: Counterpart) -> Number:
@@ -187,7 +197,9 @@ def _finding(trainer: Trainer[Any], name: str, severity: Literal["warning", "inf
 
 
 def _why(quirk: Quirk) -> str:
-    return f" {quirk.sentence} ({quirk.source})"
+    """The sentence, with the sources that a reader can look up."""
+    public = "; ".join(part for part in quirk.source.split("; ") if not part.startswith(("reference/", "conformance/")))
+    return f" {quirk.sentence}{f' ({public})' if public else ''}"
 
 
 def _lopsided_k1(evidence: Evidence) -> str | None:

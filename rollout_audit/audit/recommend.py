@@ -101,7 +101,8 @@ class _Choice:
             case "recommended":
                 return recommended(self.past_limit, self.mildest_preset, self.mildest_point)
             case _:
-                return nothing_meets(self.past_limit, self.nearest, self.relax)
+                left_out = self.trainer.name if self.trainer is not None and self.inexpressible else None
+                return nothing_meets(self.past_limit, self.nearest, self.relax, left_out)
 
     @cached_property
     def limits(self) -> Limits:

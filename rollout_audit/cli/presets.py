@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollout_audit.cli.options import TRAINERS_HELP, Output
 from rollout_audit.errors import UsageError
+
+if TYPE_CHECKING:
+    from rollout_audit.reports.tables import Document
 
 __all__ = ["PRESETS_EPILOG", "presets"]
 
@@ -36,14 +39,22 @@ AsTrainer = Annotated[
 
 def presets(name: Name = None, trainer: AsTrainer = None, output: Output = None) -> None:
     """List the presets, or show one with the configuration to paste."""
-    from rollout_audit.corrections.presets import PRESETS, preset
-    from rollout_audit.reports.presets import preset_document, presets_document
+    from rollout_audit.corrections.presets import PRESETS
+    from rollout_audit.reports.presets import presets_document
     from rollout_audit.reports.terminal import emit
 
     if trainer is not None:
         raise typer.Exit(_translated(name, trainer, output))
-    document = presets_document(list(PRESETS.values())) if name is None else preset_document(preset(name))
-    emit(document, output.value if output else None)
+    emit(_preset(name) if name else presets_document(list(PRESETS.values())), output.value if output else None)
+
+
+def _preset(name: str) -> Document:
+    from rollout_audit.corrections.presets import preset
+    from rollout_audit.reports.presets import preset_document
+    from rollout_audit.trainers.registry import get_trainer
+
+    chosen = preset(name)
+    return preset_document(chosen, get_trainer(chosen.origin.split()[0]))
 
 
 def _translated(name: str | None, trainer: str, output: Output) -> int:

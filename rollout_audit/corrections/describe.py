@@ -45,7 +45,6 @@ _WHERE = {
     Sign.OUTWARD: " where d·A > 0",
 }
 _OVER = {Over.EVERY: "", Over.REMAINING: ", over the tokens that the other rules leave"}
-_BOUND = {Bound.TRUNCATE: "capped at", Bound.CLIP: "clipped into", Bound.MASK: "0 outside"}
 
 
 def describe(correction: Correction) -> str:
@@ -78,18 +77,23 @@ def _weight_text(weight: Weight) -> str:
     if weight.level is Level.NONE:
         return ""
     text = f"{weight.level} weight"
-    if weight.bound is Bound.TRUNCATE or (weight.bound is Bound.CLIP and not weight.lower and weight.upper is not None):
-        text += f" capped at {weight.upper:g}"
-    elif weight.bound is Bound.MASK and not weight.lower and weight.upper is not None:
-        text += f" 0 above {weight.upper:g}"
-    elif weight.bound is not Bound.NONE:
-        text += f" {_BOUND[weight.bound]} {_weight_interval(weight).removeprefix('in ')}"
+    if weight.bound is not Bound.NONE:
+        text += f" {_bound_text(weight)}"
     if weight.outside is not None:
         text += f" only outside {_rule_interval(weight.outside)}{_conditions(weight.outside)}"
     if weight.token_clamp is not None:
         text += f", log-ratio of each token clamped to ±{weight.token_clamp:g}"
     by_token = weight.level is Level.TOKEN
     return text + ("" if by_token else _OVER[weight.over]) + (", batch-normalised" if weight.normalise else "")
+
+
+def _bound_text(weight: Weight) -> str:
+    masks = weight.bound is Bound.MASK
+    if weight.upper is not None and (not weight.lower or weight.bound is Bound.TRUNCATE):
+        return f"{'0 above' if masks else 'capped at'} {weight.upper:g}"
+    if weight.upper is None:
+        return f"{'0 below' if masks else 'raised to at least'} {weight.lower:g}"
+    return f"{'0 outside' if masks else 'clipped into'} {_weight_interval(weight).removeprefix('in ')}"
 
 
 def _weight_interval(weight: Weight) -> str:

@@ -45,9 +45,10 @@ def presets_document(presets: Sequence[Preset]) -> Document:
     return Document((Table("Presets", columns, rows, caption),), lambda: _json(records), lambda: _flat(records))
 
 
-def preset_document(preset: Preset) -> Document:
+def preset_document(preset: Preset, trainer: Trainer[Any]) -> Document:
+    """A preset of that trainer."""
     record = preset_record(preset)
-    return Document(tuple(_blocks(preset)), lambda: _json(record), lambda: _flat([record]))
+    return Document(tuple(_blocks(preset, trainer)), lambda: _json(record), lambda: _flat([record]))
 
 
 def preset_record(preset: Preset) -> dict[str, object]:
@@ -67,19 +68,13 @@ def preset_record(preset: Preset) -> dict[str, object]:
     }
 
 
-def to_yaml(preset: Preset) -> str:
-    """The trainer's own keys where it looks for them."""
-    tree: dict[str, Any] = {}
-    for dotted, value in preset.config.items():
-        *parents, key = (*preset.section, *dotted.split("."))
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[key] = value
-    return pasted(tree, "yaml")
+def _to_paste(preset: Preset, trainer: Trainer[Any]) -> str:
+    """The trainer's own keys where and how it takes them."""
+    settings, _ = trainer.settings(preset.config)
+    return pasted(trainer.nested(settings), trainer.syntax_of(settings))
 
 
-def _blocks(preset: Preset) -> Iterator[Block]:
+def _blocks(preset: Preset, trainer: Trainer[Any]) -> Iterator[Block]:
     correction = preset.correction
     full: list[list[Cell]] = [["counts in full", text] for text in effective_intervals(correction)]
     facts: list[list[Cell]] = [
@@ -94,7 +89,7 @@ def _blocks(preset: Preset) -> Iterator[Block]:
     yield Table(preset.name, (Column("fact", "", "label"), Column("value", "", "prose")), facts)
     yield Note("")
     yield Note(f"Configuration for {preset.origin.split(',')[0]}, to paste:")
-    yield from (Note(line) for line in to_yaml(preset).splitlines())
+    yield from (Note(line) for line in _to_paste(preset, trainer).splitlines())
 
 
 def _json(tree: object) -> str:

@@ -31,7 +31,7 @@ from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import largest, smallest, summarise
-from rollout_audit.trainers.settings import Settings, number
+from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +74,8 @@ AGGREGATIONS: dict[str | None, Aggregation] = {
 QUIRKS = (
     Quirk(
         "k1_is_log_ratio",
-        "kl_k1 is +log ρ, the opposite sign of verl's k1, and behave_approx_kl is minus the usual KL.",
+        "kl_k1 is +log ρ, the opposite sign of verl's k1, and behave_approx_kl is minus the usual KL, over the tokens "
+        "whose weight is above 0.",
         "reference/trainers.md 9A and 9B",
     ),
     Quirk(
@@ -261,14 +262,13 @@ def _parsed(settings: Settings) -> Rejection:
 
 
 def _bounds(settings: Settings, statistic: Statistic) -> tuple[float | None, float]:
-    given, upper = settings.values["lower"], number("upper", settings.values["upper"])
-    lower = None if given is None else number("lower", given)
+    lower, upper = settings.optional_number("lower"), settings.number("upper")
     if statistic is Statistic.RATIO and not upper > 1:
         raise ConfigError("upper", settings.values["upper"], "AReaL wants a bound above 1 for a ratio")
     if statistic is Statistic.RATIO and lower is not None and lower < 0:
-        raise ConfigError("lower", given, "a bound on a ratio must not be negative")
+        raise ConfigError("lower", settings.values["lower"], "a bound on a ratio must not be negative")
     if lower is not None and lower > upper:
-        raise ConfigError("lower", given, f"above upper = {upper:.12g}")
+        raise ConfigError("lower", settings.values["lower"], f"above upper = {upper:.12g}")
     return (None if statistic is Statistic.RATIO and lower == 0 else lower), upper
 
 

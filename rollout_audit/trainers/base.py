@@ -79,6 +79,9 @@ class Counterpart:
     """whether the trainer's figure is x or 1 − x of it"""
     when: Callable[[Correction], bool] = always
     """the corrections for which the two are the same thing"""
+    empty_row: float | None = None
+    """what a row without a valid token counts as in the trainer's mean over rows; where leaving such rows out gives the
+    native figure, the quirk is `empty_rows`"""
 
 
 @dataclass(frozen=True, slots=True)

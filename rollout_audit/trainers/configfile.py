@@ -83,7 +83,7 @@ class Section:
         return {k: v for k, v in settings.items() if k in known} if sections else settings
 
 
-NEAR = 0.85
+NEAR = 0.9
 """Likeness at which an unknown key beside other settings counts as a misspelt one of ours"""
 
 
@@ -223,10 +223,10 @@ def _flags(text: str) -> dict[str, object]:
     settings: dict[str, object] = {}
     for line in _filled_in(text.replace("\\\n", " ")).splitlines():
         words = list(_words(line))
-        settings |= {pair["key"]: _scalar(pair["value"]) for word in words if (pair := PAIR.match(word))}
+        settings |= {pair["key"]: _word(pair["value"]) for word in words if (pair := PAIR.match(word))}
         for flag in FLAG.finditer(" ".join(words)):
             values = [
-                _scalar(word)
+                _word(word)
                 for word in flag["values"].lstrip("=").split()
                 if word.strip("()") and not UNKNOWN.fullmatch(word)
             ]
@@ -292,6 +292,14 @@ def _scalar(text: str) -> object:
         return _yaml(text)
     except yaml.YAMLError as error:
         raise UsageError(f"configuration value {text!r}: {' '.join(str(error).split())}") from error
+
+
+def _word(text: str) -> object:
+    """A word of a script, of which most settings are of other things: what is no YAML stays the text it is."""
+    try:
+        return _yaml(text)
+    except yaml.YAMLError:
+        return text
 
 
 class _Loader(yaml.SafeLoader):

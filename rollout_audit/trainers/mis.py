@@ -68,13 +68,18 @@ MODES: dict[str | None, Bound] = {"truncate": Bound.TRUNCATE, "clip": Bound.CLIP
 QUIRKS = (
     Quirk(
         "mean_of_means",
-        "mis_kl, mis_chi2_token and the like are means of row means: a token of a short row weighs more.",
+        "Every figure is a mean of row means, mis_kl and mis_chi2_token too: a token of a short row weighs more.",
         "reference/trainers.md 2B",
     ),
     Quirk(
         "empty_rows",
         "Rows without a valid token count as 0 in every mean, perplexities and weights included.",
         "conformance/MORE.md, slime",
+    ),
+    Quirk(
+        "clamped_chi2",
+        "mis_chi2_token and mis_chi2_seq clamp the log-ratio to ±20 before squaring; mis_k3_kl does not.",
+        "reference/trainers.md 2B",
     ),
     Quirk(
         "mask_keeps_weights",
@@ -141,12 +146,12 @@ COUNTERPARTS = {
     "mis_rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),
     "mis_ppl_ratio": Counterpart("overall.ppl_ratio", "empty_rows"),
     "mis_log_ppl_diff": Counterpart("overall.log_ppl_diff", "empty_rows"),
-    "mis_kl": Counterpart("overall.kl_k1", "mean_of_means"),
-    "mis_k3_kl": Counterpart("overall.kl_k3", "mean_of_means"),
-    "mis_chi2_token": Counterpart("overall.chi2_token", "mean_of_means"),
-    "mis_chi2_seq": Counterpart("overall.chi2_seq", "empty_rows"),
-    "mis_tis_weight_before_bound": Counterpart("raw.weight_mean", "mean_of_means"),
-    "mis_tis_weight_after_bound": Counterpart("bounded.weight_mean", "mean_of_means"),
+    "mis_kl": Counterpart("overall.kl_k1", "mean_of_means", empty_row=0.0),
+    "mis_k3_kl": Counterpart("overall.kl_k3", "mean_of_means", empty_row=0.0),
+    "mis_chi2_token": Counterpart("overall.chi2_token", "mean_of_means", empty_row=0.0),
+    "mis_chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2", empty_row=0.0),
+    "mis_tis_weight_before_bound": Counterpart("raw.weight_mean", "mean_of_means", empty_row=0.0),
+    "mis_tis_weight_after_bound": Counterpart("bounded.weight_mean", "mean_of_means", empty_row=0.0),
     "mis_is_ratio_mean_after_tis_rs": Counterpart("kept.weight_mean", "after_rs_is_not"),
 }
 

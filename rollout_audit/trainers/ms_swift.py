@@ -34,7 +34,7 @@ from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_bound, rule_upper, upper
 from rollout_audit.trainers.off_policy import clamped
 from rollout_audit.trainers.reductions import fraction, largest, mean, smallest, summarise
-from rollout_audit.trainers.settings import Settings, number
+from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,7 +120,7 @@ COUNTERPARTS = {
     "rollout_correction/rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),
     "rollout_correction/kl": Counterpart("overall.kl_k1", "empty_rows"),
     "rollout_correction/k3_kl": Counterpart("overall.kl_k3", "clamped_k3"),
-    "rollout_correction/chi2_seq": Counterpart("overall.chi2_seq", "geometric_chi2"),
+    "rollout_correction/chi2_seq": Counterpart("overall.chi2_seq", "geometric_chi2", empty_row=0.0),
     "rollout_correction/ess": Counterpart("raw.ess", "ess_of_clamped_weights"),
 }
 
@@ -148,12 +148,11 @@ class MsSwiftConfig:
 def parse(raw: Mapping[str, object]) -> MsSwiftConfig:
     """Flat settings → configuration (ConfigError: unknown mode, threshold that is not positive)."""
     settings = Settings.read(raw, DEFAULTS)
-    delta = settings.values["off_policy_sequence_mask_delta"]
     return MsSwiftConfig(
         mode=settings.choice("rollout_importance_sampling_mode", MODES),
         threshold=settings.positive("rollout_importance_sampling_threshold"),
         logs=settings.flag("log_rollout_offpolicy_metrics"),
-        delta=None if delta is None else number("off_policy_sequence_mask_delta", delta),
+        delta=settings.optional_number("off_policy_sequence_mask_delta"),
     )
 
 

@@ -32,7 +32,7 @@ from rollout_audit.statistics.metrics import Figure, Metrics, Noted
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
-from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, largest, mean, smallest, summarise
+from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, fraction, largest, mean, smallest, summarise
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -107,6 +107,11 @@ QUIRKS = (
         "reference/trainers.md 6B; reference/cases.md 29",
     ),
     Quirk(
+        "kept_samples_only",
+        "Means over tokens are of the sequences that the error mask keeps: what it drops is not in the errors logged.",
+        "conformance/MORE.md, nemo-rl",
+    ),
+    Quirk(
         "epsilon",
         "Means divide by the count + 1e-8; where every row is masked they are 0, not null.",
         "conformance/MORE.md, nemo-rl",
@@ -136,8 +141,8 @@ OPTIONS: Options = (
     ),
 )
 COUNTERPARTS = {
-    "token_mult_prob_error": Counterpart("overall.mult_prob_error", "epsilon"),
-    "gen_kl_error": Counterpart("overall.kl_k3", "epsilon"),
+    "token_mult_prob_error": Counterpart("overall.mult_prob_error", "kept_samples_only"),
+    "gen_kl_error": Counterpart("overall.kl_k3", "kept_samples_only"),
     "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl"),
     "sampling_importance_ratio": Counterpart(
         "bounded.weight_mean", "not_a_mean", when=lambda c: c.weight.level is Level.SEQUENCE
@@ -340,7 +345,7 @@ def _error_metrics(rows: Columns, kept: NDArray[np.bool_]) -> dict[str, Figure]:
 
 
 def _masked_correct(rewards: NDArray[np.float64]) -> Figure:
-    return NEEDS_REWARD if np.isnan(rewards).any() else mean((rewards == 1.0).astype(np.float64))
+    return NEEDS_REWARD if np.isnan(rewards).any() else fraction(rewards == 1.0)
 
 
 def _loss_metrics(rows: Columns, kept: NDArray[np.bool_]) -> dict[str, Figure]:

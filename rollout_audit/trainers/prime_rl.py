@@ -34,7 +34,7 @@ from rollout_audit.trainers.columns import counted, described
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_bound
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, mean, summarise, token_std
-from rollout_audit.trainers.settings import Settings, number
+from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -162,13 +162,13 @@ def parse(raw: Mapping[str, object]) -> PrimeRlConfig:
     settings = Settings.read(raw, {**DEFAULTS, **BY_RATIO, **BY_DIFFERENCE, TEACHER: 0.0})
     signed = settings.choice("type", TYPES)
     for key in ("adv_tau", "kl_tau", TEACHER):
-        _not_negative(settings, key)
+        settings.not_negative(key)
     if older := _older(raw, settings):
         return older
     if not signed:
-        threshold = _not_negative(settings, "ipo_threshold")
+        threshold = settings.not_negative("ipo_threshold")
         return PrimeRlConfig(signed, threshold, threshold)
-    return PrimeRlConfig(signed, _not_negative(settings, "dppo_mask_low"), _not_negative(settings, "dppo_mask_high"))
+    return PrimeRlConfig(signed, settings.not_negative("dppo_mask_low"), settings.not_negative("dppo_mask_high"))
 
 
 def _older(raw: Mapping[str, object], settings: Settings) -> PrimeRlConfig | None:
@@ -187,7 +187,7 @@ def _older(raw: Mapping[str, object], settings: Settings) -> PrimeRlConfig | Non
 
 
 def _by_difference(settings: Settings) -> tuple[Rule, ...]:
-    low, high = (_not_negative(settings, key) for key in BY_DIFFERENCE)
+    low, high = (settings.not_negative(key) for key in BY_DIFFERENCE)
     return (Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -low, high),)
 
 
@@ -208,20 +208,13 @@ def _by_ratio(settings: Settings) -> tuple[Weight, tuple[Rule, ...]]:
 
 
 def _outside(settings: Settings, mask: str, least: Aggregation, greatest: Aggregation) -> list[Rule]:
-    low, high = _not_negative(settings, f"{mask}_low"), _not_negative(settings, f"{mask}_high")
+    low, high = settings.not_negative(f"{mask}_low"), settings.not_negative(f"{mask}_high")
     if low >= high:
         raise ConfigError(f"{mask}_low", settings.values[f"{mask}_low"], f"not below {mask}_high = {high:.12g}")
     if least is greatest:
         return [Rule(Statistic.RATIO, least, low or None, high, clamp=None)]
     floor = [Rule(Statistic.RATIO, least, low, None, clamp=None)] if low else []
     return [*floor, Rule(Statistic.RATIO, greatest, None, high, clamp=None)]
-
-
-def _not_negative(settings: Settings, key: str) -> float:
-    value = number(key, settings.values[key])
-    if value < 0:
-        raise ConfigError(key, settings.values[key], "must not be negative")
-    return value
 
 
 def correction(config: PrimeRlConfig) -> Correction:

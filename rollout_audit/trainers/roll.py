@@ -23,7 +23,7 @@ from rollout_audit.trainers.columns import counted, positions
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import MISSING, Options, ratio_of, upper
 from rollout_audit.trainers.reductions import EPSILON, row_values, summarise
-from rollout_audit.trainers.settings import Settings, number
+from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -215,7 +215,7 @@ def _filter(name: str, entry: Settings) -> Filter:
 
 def _band(name: str, entry: Settings) -> tuple[float, float]:
     keys = f"{name}_low", f"{name}_high"
-    low, high = (number(key, entry.values[key]) for key in keys)
+    low, high = map(entry.number, keys)
     if low > high:
         raise ConfigError(keys[0], entry.values[keys[0]], f"above {keys[1]} = {high:.12g}")
     return low, high

@@ -74,6 +74,17 @@ class Settings:
         """A number above 0."""
         return positive(key, self.values[key])
 
+    def not_negative(self, key: str) -> float:
+        """A number from 0 upwards."""
+        value = self.number(key)
+        if value < 0:
+            raise ConfigError(key, self.values[key], "must not be negative")
+        return value
+
+    def optional_number(self, key: str) -> float | None:
+        """A finite number, or null."""
+        return None if self.values[key] is None else self.number(key)
+
     def optional_positive(self, key: str) -> float | None:
         """A number above 0, or null."""
         return None if self.values[key] is None else self.positive(key)

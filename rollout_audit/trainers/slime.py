@@ -148,7 +148,7 @@ OPTIONS: Options = (
 )
 COUNTERPARTS = {
     **mis.COUNTERPARTS,
-    "train_rollout_logprob_abs_diff": Counterpart("overall.log_prob_diff_abs_mean", "mean_of_means"),
+    "train_rollout_logprob_abs_diff": Counterpart("overall.log_prob_diff_abs_mean", "mean_of_means", empty_row=0.0),
     "tis": Counterpart("bounded.weight_mean", "raw_tis"),
 }
 

@@ -131,7 +131,7 @@ LOGGED_RAW = {f"rollout_corr/{name}": Counterpart(f"overall.{of}", "empty_rows")
 COUNTERPARTS = {
     **LOGGED_RAW,
     "rollout_corr/chi2_token": Counterpart("overall.chi2_token", "clamped_chi2"),
-    "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2"),
+    "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2", empty_row=0.0),
     "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "mixed_populations"),
     "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_after_bounding"),
     "rollout_corr/rollout_is_ratio_fraction_high": Counterpart("bounded.capped_fraction", "mixed_populations"),

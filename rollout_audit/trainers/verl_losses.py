@@ -25,7 +25,6 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 from rollout_audit.corrections.tokens import row_sum
-from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure
 from rollout_audit.trainers.base import Quirk
 from rollout_audit.trainers.columns import counted
@@ -178,11 +177,7 @@ def _dppo(settings: Settings, statistic: Statistic) -> Dppo:
 
 
 def _threshold(settings: Settings, key: str) -> float:
-    key = "clip_ratio" if settings.values[key] is None else key
-    value = settings.number(key)
-    if value < 0:
-        raise ConfigError(key, settings.values[key], "must not be negative")
-    return value
+    return settings.not_negative("clip_ratio" if settings.values[key] is None else key)
 
 
 SIDES = {"clip_ratio_low", "clip_ratio_high"}

@@ -92,6 +92,7 @@ class TestChecks:
         assert severity == "warning"
         assert "keeps ratios from 0.2 to 2: 25.00% of the tokens leave" in message
         assert "PR #6377" in message
+        assert "reference/" not in message
         assert "k1_sign" not in found(dump, "verl", {**config, "rollout_rs_threshold": "0.5_2.0"})
 
     def test_a_sample_size_that_bounding_lifts(self, tmp_path: Path) -> None:
@@ -105,6 +106,28 @@ class TestChecks:
         _, message = found(dump, "verl", {})["empty_rows"]
         assert "1 of 2 rows have no valid token" in message
         assert "rollout_corr/log_ppl_diff = 0.1 where overall.log_ppl_diff is 0.2" in message
+
+    @pytest.mark.parametrize(("trainer", "metric"), [("verl", "rollout_corr/chi2_seq"), ("miles", "mis_chi2_seq")])
+    def test_what_makes_the_divergence_of_responses_another_number(
+        self, tmp_path: Path, trainer: str, metric: str
+    ) -> None:
+        """Σd = −0.4 and an empty row: half of e^-0.8 − 1. Past the clamp, (e^40 − 1)/2 where e^50 − 1 would be."""
+        config: dict[str, object] = {} if trainer == "verl" else {"use_tis": True}
+        quirks = found(written(tmp_path, [[-0.2, -0.2], [0.0]], masks=[[1, 1], [0]]), trainer, config)
+        assert f"{metric} = -0.2753 where overall.chi2_seq is -0.5507" in quirks["empty_rows"][1]
+        assert "clamped_chi2" not in quirks
+        quirks = found(written(tmp_path, [[3.0] * 8 + [1.0], [0.0]], masks=[[1] * 9, [0]]), trainer, config)
+        assert f"{metric} = 1.177e+17 where overall.chi2_seq is 5.185e+21" in quirks["clamped_chi2"][1]
+        assert metric not in quirks["empty_rows"][1]
+
+    def test_means_of_rows_that_only_empty_ones_dilute(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[-0.2, -0.2], [-0.4, 0.0], [0.0]], masks=[[1, 1], [1, 1], [0]])
+        quirks = found(dump, "slime", {"use_tis": True})
+        assert (
+            "train_rollout_logprob_abs_diff = 0.1333 where overall.log_prob_diff_abs_mean is 0.2"
+            in quirks["empty_rows"][1]
+        )
+        assert "mean_of_means" not in quirks
 
     def test_weights_above_the_cap_after_normalisation(self, tmp_path: Path) -> None:
         dump = written(tmp_path, [[math.log(4), math.log(0.5)]])

@@ -66,17 +66,8 @@ def test_presets_lists_all_of_them(run) -> None:
     assert [p["name"] for p in json.loads(run("presets", "--format", "json").out)] == list(PRESETS)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_configuration_to_paste_reads_as_the_preset(name: str, run) -> None:
-    text = run("presets", name).out
-    pasted = yaml.safe_load(text.split("to paste:\n")[1])
-    trainer = get_trainer(PRESETS[name].origin.split()[0])
-    assert trainer.settings(pasted)[0] == trainer.settings(dict(PRESETS[name].config))[0]
-    assert trainer.correction(trainer.configure(pasted)) == PRESETS[name].correction
-
-
 def test_a_preset_is_pasted_where_its_trainer_looks(run) -> None:
-    assert "\n  advantage:\n    is_correction_enable: true\n" in run("presets", "openrlhf_tis").out
+    assert "--algo.advantage.is_correction_type tis" in run("presets", "openrlhf_tis").out
     assert "\ngrpo:\n  seq_logprob_error_threshold: 2.0\n" in run("presets", "nemo_rl_seq_error_mask").out
 
 
@@ -155,7 +146,7 @@ def test_what_a_trainer_cannot_express_is_said_with_the_nearest(run) -> None:
     assert result.code == 1
     first, *rest = result.out.splitlines()
     assert first == (
-        '# trl 2026-07 cannot express decoupled_k3_rs_token_tis; nearest is "token weight clipped into ≤ 2" instead of '
+        '# trl 2026-07 cannot express decoupled_k3_rs_token_tis; nearest is "token weight capped at 2" instead of '
         '"token weight capped at 2; seq_mean_k3 ≤ 0.01", different in what is rejected:'
     )
     assert 'vllm_importance_sampling_mode: "token_truncate"' in rest
@@ -176,3 +167,25 @@ def test_a_translation_needs_both_names(arguments: tuple[str, ...], complaint: s
     result = run("presets", *arguments)
     assert (result.code, result.out) == (2, "")
     assert complaint in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("prime_rl_ipo", ["[trainer.loss]", 'type = "ipo"']),
+        ("slime_tis", ["--use-tis \\", "  --tis-clip 2.0 \\", "  --tis-clip-low 0.0"]),
+        ("miles_default", ["use_tis: true", 'tis_level: "token"']),
+        ("slime_default", ["# nothing to set: the defaults do it"]),
+    ],
+)
+def test_a_preset_is_pasted_as_its_trainer_takes_it(run, name: str, lines: list[str]) -> None:
+    out = run("presets", name).out
+    assert [line for line in out.split("to paste:\n")[1].splitlines() if line.strip()] == lines
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_a_preset_prints_reads_as_itself(run, tmp_path: Path, name: str) -> None:
+    trainer = get_trainer(PRESETS[name].origin.split()[0])
+    path = tmp_path / {"toml": "run.toml"}.get(trainer.syntax, "run.yaml")
+    path.write_text(run("presets", name).out.split("to paste:\n")[1])
+    assert trainer.correction(trainer.configure(path)) == PRESETS[name].correction

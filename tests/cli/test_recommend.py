@@ -187,3 +187,9 @@ def test_an_unknown_trainer_is_refused_before_the_work(run) -> None:
     result = run("recommend", RUN, "--for", "skyrll")
     assert (result.code, result.out) == (2, "")
     assert "no trainer 'skyrll'; did you mean 'skyrl'?" in result.err
+
+
+def test_a_trainer_that_can_express_nothing_that_is_ranked_is_named(run, folder: Path) -> None:
+    """prime-rl corrects in bypass mode alone."""
+    told = run("recommend", "--from", folder, "--for", "prime-rl")
+    assert "nothing meets the limits: prime-rl has settings for none of them." in told.out

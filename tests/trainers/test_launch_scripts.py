@@ -169,3 +169,9 @@ def test_flags_in_the_strings_of_a_python_launcher(tmp_path: Path) -> None:
         '    more = f"--tis-clip-low 0.5 --lr {args.lr} "\n    execute(tis + more)\n'
     )
     assert read("miles", path) == clipped(0.5, 3.0)
+
+
+def test_words_of_other_settings_need_be_no_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("ray job submit --env='{\"a\": {\"b\": 1}}' -- python x.py --use-tis --note '[open' --tis-clip 3\n")
+    assert read("slime", path) == clipped(None, 3.0)

@@ -257,3 +257,36 @@ def test_what_was_read_is_said_with_its_ratios() -> None:
         "openrlhf 2026-08 reads: token weight clipped into [0.5, 2] (lets through ρ of the token in [0.5, 2] in full)"
     )
     assert config_text("nemo-rl", "{}") == "nemo-rl 2026-08 reads: no correction"
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("nemo-rl", {"loss_fn": {"reference_policy_kl_penalty": 0.01, "use_importance_sampling_correction": True}}),
+        ("slime", {"use_tis": True, "custom_loss_function_path": "my.loss"}),
+    ],
+)
+def test_a_neighbour_that_is_spelled_alike_is_no_misspelling(name: str, config: dict[str, object]) -> None:
+    (given,) = get_trainer(name).settings(config)[0].values()
+    assert given is True
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "text"),
+    [
+        ("slime", {"use_tis": True}, "token weight capped at 2"),
+        ("trl", {}, "sequence weight 0 above 3"),
+        ("trl", {"vllm_importance_sampling_clip_min": 0.5}, "sequence weight 0 outside [0.5, 3]"),
+        (
+            "trl",
+            {
+                "vllm_importance_sampling_mode": "token_truncate",
+                "vllm_importance_sampling_clip_min": 0.5,
+                "vllm_importance_sampling_clip_max": None,
+            },
+            "token weight raised to at least 0.5",
+        ),
+    ],
+)
+def test_a_bound_on_one_side_is_said_as_one(name: str, config: dict[str, object], text: str) -> None:
+    assert config_text(name, config).split("reads: ")[1].split(" (")[0] == text

@@ -112,7 +112,7 @@ class _Dialect:
 
     def gather(self, reading: Reading, log: FaultLog) -> _Batches:
         columns, pair, workers = RowTable(), PairState(), default_workers()
-        cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers)
+        cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers, log)
         with one_torch_thread():
             for part, state in reading.map(partial(self._chunk, cuts), workers, log):
                 columns.absorb(part)

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.faults import KINDS, Fault
+from rollout_audit.errors import amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -131,7 +132,7 @@ class FaultLog:
 
     def _files_without_valid_tokens(self) -> list[Finding]:
         return [
-            Finding("no_valid_token", "warning", f"no valid token in {rows} rows", file, count=rows)
+            Finding("no_valid_token", "warning", f"no valid token in {amount(rows, 'row')}", file, count=rows)
             for file, rows in self.rows.items()
             if not self.valid[file]
         ]
@@ -144,7 +145,8 @@ class FaultLog:
                 rows, (first, last) = self.rows[file], self.ends[file]
                 other = known.setdefault((rows, self.valid[file], first.digest, last.digest), file)
                 if other != file:
-                    text = f"the same {rows} rows as {other}: every figure counts them twice; give one of the two files"
+                    same = "the same row" if rows == 1 else f"the same {rows:,} rows"
+                    text = f"{same} as {other}: every figure counts them twice; give one of the two files"
                     yield Finding("repeated_file", "warning", text, file, count=rows)
 
 

@@ -16,6 +16,8 @@ from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Ta
 __all__ = ["inspection_document"]
 
 FILES_SHOWN = 20
+OF_THE_WHOLE = ("nothing_to_audit", "rollout_only")
+"""Kinds of findings that leaving rows out does not help"""
 
 
 def inspection_document(inspection: Inspection, causes: Sequence[Cause] = ()) -> Document:
@@ -45,6 +47,8 @@ def _blocks(inspection: Inspection, causes: Sequence[Cause]) -> Iterator[Block]:
 
 def _verdict(inspection: Inspection) -> Verdict:
     counts = {kind: sum(f.severity == kind for f in inspection.findings) for kind in ("error", "warning")}
+    if stopper := next((f for f in inspection.findings if f.kind in OF_THE_WHOLE), None):
+        return Verdict("error", f"No audit can be made: {stopper.message}.")
     if counts["error"]:
         return Verdict(
             "error",

@@ -328,7 +328,7 @@ def test_no_valid_token_in_the_whole_dump(write: Any) -> None:
 def test_nothing_left_after_dropping(write: Any) -> None:
     bad = [[NAN, -0.7, -0.2], [], [NAN, -0.7, -2.0, -3.0]]
     dump = open_dump(write(**(_sound() | {"old_log_probs": bad})))
-    with pytest.raises(NothingToAuditError, match="after 2 faulty rows were left out"):
+    with pytest.raises(NothingToAuditError, match="no valid token in 3 rows with 2 faulty rows left out"):
         list(dump.chunks(on_fault="drop"))
 
 

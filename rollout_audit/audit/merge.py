@@ -19,6 +19,7 @@ from rollout_audit.audit.sweep import Grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.audit.worst import row_name
 from rollout_audit.corrections.model import Level
+from rollout_audit.dumps.chunk import SEVERITIES
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.errors import UsageError
 from rollout_audit.statistics.pair import PairState, RowTable, TokenValues
@@ -29,8 +30,6 @@ __all__ = ["merged_report", "report_again"]
 NO_SAMPLE = (
     "Made from saved states: pictures by position and probability (density, profiles) need the dump and are left out."
 )
-
-SEVERITIES = ("error", "warning", "info")
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollout_audit.dumps.chunk import Finding
+from rollout_audit.dumps.chunk import SEVERITIES, Finding
 from rollout_audit.dumps.faults import KINDS, Fault
 from rollout_audit.errors import amount
 
@@ -23,7 +23,6 @@ __all__ = ["DroppedRow", "FaultLog"]
 
 _JUDGED_FROM = 16
 """valid tokens of a file; a handful may be the same by chance"""
-_ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -122,7 +121,7 @@ class FaultLog:
             sorted(
                 found,
                 key=lambda f: (
-                    _ORDER[f.severity],
+                    SEVERITIES.index(f.severity),
                     place.get(f.file or "", -1),
                     kinds.index(f.kind) if f.kind in kinds else len(kinds),
                     f.message,

@@ -29,6 +29,13 @@ def test_inspect_as_json_holds_everything(run, dump: Path) -> None:
     assert tree["findings"] == []
 
 
+def test_inspect_shows_fields_once_however_wide_tensors_are(run) -> None:
+    out = run("inspect", Path(__file__).parents[1] / "formats" / "skyrl").out
+    assert out.count("Fields of ") == 1
+    lines = {line.split()[0]: line.split(maxsplit=3)[3] for line in out.splitlines() if " alias " in line}
+    assert lines == {"rollout_log_probs": "F32[16, 71] …", "old_log_probs": "F32[16, 71] …"}
+
+
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [

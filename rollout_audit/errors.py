@@ -35,6 +35,7 @@ __all__ = [
     "RolloutAuditError",
     "UnreadableFileError",
     "UsageError",
+    "amount",
     "suggest",
 ]
 
@@ -93,6 +94,11 @@ class ReportError(RolloutAuditError):
 
 class OldGoldenError(ReportError):
     """A golden file of a schema that is no longer read: the message has the command that writes it anew."""
+
+
+def amount(size: int, noun: str) -> str:
+    """`1 file`, `7,966 tokens`."""
+    return f"{size:,} {noun}{'' if size == 1 else 's'}"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -88,7 +88,9 @@ def applied_chunks(
 
 def _apply(reader: _Reader, log: FaultLog | None) -> Iterator[AppliedChunk]:
     correction = reader.correction
-    cuts = batch_cuts(reader.reading, reader.training, reader.rollout, correction.batch_rules, CPU, default_workers())
+    cuts = batch_cuts(
+        reader.reading, reader.training, reader.rollout, correction.batch_rules, CPU, default_workers(), log
+    )
     factors = _factors(reader, cuts) if correction.applied_weight.normalise else None
     for packed, tokens in reader.batches(cuts, log):
         factor = None if factors is None else spread(_factor_of_rows(packed, factors), tokens.lengths)

@@ -116,7 +116,7 @@ class _Dialect:
 
     def gather(self, reading: Reading, workers: int, log: FaultLog) -> _Batches:
         columns, pair = RowTable(), PairState()
-        cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers)
+        cuts = batch_cuts(reading, self.pair.training, self.pair.rollout, self.batch_rules, CPU, workers, log)
         with one_torch_thread():
             for part, state in reading.map(partial(self._chunk, cuts), workers, log):
                 columns.absorb(part)

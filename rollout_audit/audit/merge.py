@@ -19,6 +19,7 @@ from rollout_audit.audit.report import CauseReport, Report
 from rollout_audit.audit.states import Faults, Saved
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.audit.worst import row_name
+from rollout_audit.dumps.chunk import SEVERITIES
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.errors import UsageError
 from rollout_audit.statistics.pair import PairState, RowTable, TokenValues
@@ -26,8 +27,6 @@ from rollout_audit.statistics.tail import WorstTokens
 from rollout_audit.trainers.registry import get_trainer
 
 __all__ = ["merged_report"]
-
-SEVERITIES = ("error", "warning", "info")
 
 Array = NDArray[np.float64]
 

@@ -177,16 +177,16 @@ class Audit:
             limit=options.limit,
         )
         workers = options.workers or default_workers()
-        return run_pass(reading, self._pass_plan(self._direct_plans(reading, workers)), workers, log, on_progress)
+        return run_pass(reading, self._pass_plan(self._direct_plans(reading, workers, log)), workers, log, on_progress)
 
-    def _direct_plans(self, reading: Reading, workers: int) -> Mapping[Pair, DirectPlan]:
+    def _direct_plans(self, reading: Reading, workers: int, log: FaultLog) -> Mapping[Pair, DirectPlan]:
         """What is evaluated token by token; a pass comes first where a rule needs the order of a batch."""
         device, plans = choose_device(self.options.device), {}
         for pair in self.pairs:
             direct = {n: c for n, c in self._corrections_on(pair).items() if not is_streamed(c)}
             rules = tuple(dict.fromkeys(rule for c in direct.values() for rule in c.batch_rules))
             if direct:
-                cuts = batch_cuts(reading, pair.training, pair.rollout, rules, device, workers)
+                cuts = batch_cuts(reading, pair.training, pair.rollout, rules, device, workers, log)
                 plans[pair] = DirectPlan(direct, cuts, keeps_values(self.dump))
         return plans
 

@@ -54,6 +54,11 @@ class BatchOrder:
         self.values.extend(other.values)
         self.places.extend(other.places)
 
+    @property
+    def infeasible(self) -> bool:
+        """Whether not even the smallest value is below the bound: the one token that stays does not meet it."""
+        return self.below == 0 and any(map(len, self.values))
+
     def cut(self) -> Cut:
         """Where the batch is cut; ties go to the token that comes first in the dump."""
         values = np.concatenate([np.empty(0), *self.values])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Chunk", "Finding", "Row", "Severity"]
+__all__ = ["SEVERITIES", "Chunk", "Finding", "Row", "Severity"]
 
 Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""Gravest first"""
 
 
 @dataclass(frozen=True, slots=True)

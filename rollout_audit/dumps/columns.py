@@ -12,7 +12,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Batch", "Batches", "ColumnInfo", "Ragged", "Scalars", "Source", "as_wide", "no_rows"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "ColumnInfo",
+    "Ragged",
+    "Scalars",
+    "Source",
+    "as_wide",
+    "end_to_end",
+    "flagged",
+    "no_rows",
+    "rows_taken",
+]
 
 
 def no_rows() -> NDArray[np.int64]:
@@ -82,6 +94,53 @@ def _selected(column: Ragged | Scalars, keep: NDArray[np.bool_]) -> Ragged | Sca
 def _renumbered(places: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Places that are kept, counted among what is kept."""
     return (np.cumsum(keep)[places[keep[places]]] - 1).astype(np.int64)
+
+
+def rows_taken(column: Ragged | Scalars, rows: NDArray[np.int64]) -> Ragged | Scalars:
+    """These rows of a column, in their order."""
+    absent = np.flatnonzero(flagged(column.null_rows, _rows_of(column))[rows])
+    if isinstance(column, Scalars):
+        return Scalars(column.values[rows], absent)
+    lengths = np.diff(column.offsets)[rows]
+    offsets = _offsets(lengths)
+    places = np.arange(offsets[-1]) + np.repeat(column.offsets[:-1][rows] - offsets[:-1], lengths)
+    nulls = np.flatnonzero(flagged(column.nulls, len(column.values))[places])
+    return Ragged(column.values[places], offsets, absent, nulls)
+
+
+def end_to_end(columns: Sequence[Ragged | Scalars]) -> Ragged | Scalars:
+    """Columns one after another; as lists where one of them holds lists."""
+    firsts = _offsets(np.array([_rows_of(column) for column in columns], np.int64))
+    absent = np.concatenate([column.null_rows + first for column, first in zip(columns, firsts, strict=False)])
+    values = np.concatenate([column.values for column in columns])
+    if all(isinstance(column, Scalars) for column in columns):
+        return Scalars(values, absent)
+    lists = [_as_lists(column) for column in columns]
+    starts = _offsets(np.array([len(column.values) for column in lists], np.int64))
+    nulls = np.concatenate([column.nulls + start for column, start in zip(lists, starts, strict=False)])
+    return Ragged(values, _offsets(np.concatenate([np.diff(column.offsets) for column in lists])), absent, nulls)
+
+
+def _rows_of(column: Ragged | Scalars) -> int:
+    return len(column.values) if isinstance(column, Scalars) else len(column.offsets) - 1
+
+
+def _as_lists(column: Ragged | Scalars) -> Ragged:
+    """One value a row as a list of one."""
+    if isinstance(column, Ragged):
+        return column
+    return Ragged(column.values, np.arange(len(column.values) + 1), column.null_rows)
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def flagged(places: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
+    """[size] True at these places."""
+    flags = np.zeros(size, np.bool_)
+    flags[places] = True
+    return flags
 
 
 @dataclass(frozen=True, slots=True)

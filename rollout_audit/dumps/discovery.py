@@ -17,7 +17,7 @@ from rollout_audit.errors import DumpNotFoundError, UnreadableFileError, UsageEr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["PICKLE_ADVICE", "DumpFile", "discover", "members", "open_binary", "sibling_exists", "spelt_in_utf8"]
+__all__ = ["PICKLE_ADVICE", "DumpFile", "discover", "members", "open_binary", "opens_by_path", "sibling_exists"]
 
 _REPORT_FILES = {"report.json", "sequences.parquet"}
 _MAX_HEADER = 100_000_000
@@ -130,9 +130,9 @@ def sibling_exists(path: str, name: str) -> bool:
     return bool(place.fs.exists(f"{place.path.rpartition('/')[0]}/{name}"))
 
 
-def spelt_in_utf8(path: str) -> bool:
-    """Whether libraries written in C++ and Rust can open the path: a name's undecodable bytes are not UTF-8."""
-    return path.encode("utf-8", "replace").decode() == path
+def opens_by_path(path: str) -> bool:
+    """Whether libraries written in C++ and Rust can open it: no URI, and no byte in its name that is not UTF-8."""
+    return "://" not in path and path.encode("utf-8", "replace").decode() == path
 
 
 def _order(place: _Place) -> Any:

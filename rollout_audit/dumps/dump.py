@@ -16,7 +16,7 @@ from rollout_audit.dumps.opening import FileInfo, found_files
 from rollout_audit.dumps.rows import rows_of_chunk
 from rollout_audit.dumps.sources import open_source
 from rollout_audit.dumps.streaming import Selection, stream
-from rollout_audit.errors import MissingFieldError, NothingToAuditError
+from rollout_audit.errors import MissingFieldError, NothingToAuditError, amount
 
 if TYPE_CHECKING:
     import os
@@ -164,11 +164,13 @@ class Dump:
         if not rows:
             raise NothingToAuditError(f"{self._named()}: no row is in the steps asked for, nothing to audit")
         if not sum(log.kept.values()):
-            dropped = f" after {len(log.dropped)} faulty rows were left out" if log.dropped else ""
-            raise NothingToAuditError(f"{self._named()}: no valid token in {rows} rows{dropped}, nothing to audit")
+            dropped = f" with {amount(len(log.dropped), 'faulty row')} left out" if log.dropped else ""
+            raise NothingToAuditError(
+                f"{self._named()}: no valid token in {amount(rows, 'row')}{dropped}, nothing to audit"
+            )
 
     def _named(self) -> str:
-        return self.files[0].name if len(self.files) == 1 else f"{len(self.files)} files"
+        return self.files[0].name if len(self.files) == 1 else amount(len(self.files), "file")
 
     def rows(
         self,

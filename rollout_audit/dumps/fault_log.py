@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollout_audit.dumps.chunk import Finding
+from rollout_audit.dumps.chunk import SEVERITIES, Finding
 from rollout_audit.dumps.faults import KINDS, Fault
+from rollout_audit.errors import amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ __all__ = ["DroppedRow", "FaultLog"]
 
 _JUDGED_FROM = 16
 """valid tokens of a file; a handful may be the same by chance"""
-_ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,7 +121,7 @@ class FaultLog:
             sorted(
                 found,
                 key=lambda f: (
-                    _ORDER[f.severity],
+                    SEVERITIES.index(f.severity),
                     place.get(f.file or "", -1),
                     kinds.index(f.kind) if f.kind in kinds else len(kinds),
                     f.message,
@@ -131,7 +131,7 @@ class FaultLog:
 
     def _files_without_valid_tokens(self) -> list[Finding]:
         return [
-            Finding("no_valid_token", "warning", f"no valid token in {rows} rows", file, count=rows)
+            Finding("no_valid_token", "warning", f"no valid token in {amount(rows, 'row')}", file, count=rows)
             for file, rows in self.rows.items()
             if not self.valid[file]
         ]
@@ -144,7 +144,8 @@ class FaultLog:
                 rows, (first, last) = self.rows[file], self.ends[file]
                 other = known.setdefault((rows, self.valid[file], first.digest, last.digest), file)
                 if other != file:
-                    text = f"the same {rows} rows as {other}: every figure counts them twice; give one of the two files"
+                    same = "the same row" if rows == 1 else f"the same {rows:,} rows"
+                    text = f"{same} as {other}: every figure counts them twice; give one of the two files"
                     yield Finding("repeated_file", "warning", text, file, count=rows)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_audit.dumps.chunk import Severity
+from rollout_audit.errors import amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -105,9 +106,10 @@ class Fault:
 
     @property
     def message(self) -> str:
-        rows = "1 row" if self.count == 1 else f"{self.count} rows"
         take = "takes" if self.count == 1 else "take"
-        return KINDS[self.kind][1].format(column=self.column, detail=self.detail, rows=rows, take=take)
+        return KINDS[self.kind][1].format(
+            column=self.column, detail=self.detail, rows=amount(self.count, "row"), take=take
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def _on_bf16_grid(values: NDArray[Any]) -> int:
 
 @dataclass(slots=True)
 class _Uids:
-    """Hashes of the uids seen, and the repeated ones; of each row with its step, the file that had it first."""
+    """Hashes of the uids seen, and the repeated ones; of each, with step and length, the file that had it first."""
 
     seen: set[int] = field(default_factory=set)
     repeated: int = 0
@@ -161,8 +161,10 @@ class _Uids:
 
     def add(self, chunk: Chunk, file: str) -> None:
         self.rows[file] = self.rows.get(file, 0) + chunk.rows
-        for uid, row, step in zip(chunk.uids or (), chunk.row_numbers.tolist(), chunk.steps.tolist(), strict=False):
-            if uid and (owner := self.owner.setdefault(hash((uid, step)), file)) != file:
+        valid = np.diff(np.concatenate(([0], np.cumsum(chunk.response_mask)))[chunk.offsets])
+        columns = (chunk.row_numbers.tolist(), chunk.steps.tolist(), valid.tolist())
+        for uid, row, step, tokens in zip(chunk.uids or (), *columns, strict=False):
+            if uid and (owner := self.owner.setdefault(hash((uid, step, tokens)), file)) != file:
                 self.owned_elsewhere.setdefault(file, Counter())[owner] += 1
             if uid and hash(uid) in self.seen:
                 self.repeated += 1
@@ -178,11 +180,14 @@ class _Uids:
         return [Finding("duplicate_uid", "info", text, file, row, count=self.repeated), *self._twins(told)]
 
     def _twins(self, told: Collection[str | None]) -> Iterator[Finding]:
-        """Files whose every row, by uid and step, stood in one other file before."""
+        """Files whose every row, by uid, step and valid tokens, stood in one other file before."""
         for file, owners in self.owned_elsewhere.items():
             (other, count), *_ = owners.most_common(1)
             if count == self.rows[file] and file not in told:
-                text = f"every row has the uid and step of one of {other}: the same batch twice? Give one of them"
+                text = (
+                    f"every row has the uid, the step and the length of one of {other}, with other values: the same "
+                    "batch twice? Give one of them"
+                )
                 yield Finding("repeated_file", "warning", text, file, count=count)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from rollout_audit.dumps.chunk import Finding
-from rollout_audit.dumps.columns import Batch, Ragged, Scalars
+from rollout_audit.dumps.columns import Batch, Ragged, Scalars, end_to_end, rows_taken
 from rollout_audit.dumps.fields import FIELDS, TRAINING, Mapped
 from rollout_audit.dumps.per_row import as_names, one_per_row, steps_of
 from rollout_audit.dumps.sources import open_source
@@ -18,8 +18,6 @@ from rollout_audit.errors import DumpError, MissingFieldError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from rollout_audit.dumps.columns import Source
     from rollout_audit.dumps.opening import FileInfo
@@ -185,16 +183,14 @@ class JoinedSource:
 
     def _gathered(self, field: str, places: Sequence[tuple[int, int, int]]) -> Ragged | Scalars:
         """The second dump's column at these places, in their order."""
-        parts = [(self._column(file, group, field), row) for file, group, row in places]
-        if all(isinstance(column, Scalars) for column, _ in parts):
-            kind = np.result_type(*(column.values.dtype for column, _ in parts))
-            values = np.array([column.values[row] for column, row in parts], kind)
-            return Scalars(values, _positions([_is_null(column, row) for column, row in parts]))
-        spans = [_span(column, row) for column, row in parts]
-        offsets = np.concatenate(([0], np.cumsum([len(values) for values, _ in spans]))).astype(np.int64)
-        nulls = [place + start for (_, found), start in zip(spans, offsets.tolist(), strict=False) for place in found]
-        absent = _positions([_is_null(column, row) for column, row in parts])
-        return Ragged(np.concatenate([values for values, _ in spans]), offsets, absent, np.array(nulls, np.int64))
+        at: dict[tuple[int, int], list[int]] = {}
+        for index, (file, group, _) in enumerate(places):
+            at.setdefault((file, group), []).append(index)
+        parts = [
+            rows_taken(self._column(*unit, field), np.array([places[i][2] for i in own])) for unit, own in at.items()
+        ]
+        order = np.argsort(np.concatenate(list(at.values())), kind="stable")
+        return rows_taken(end_to_end(parts), order)
 
     def _column(self, file: int, group: int, field: str) -> Ragged | Scalars:
         return self._unit(file, group).columns[self._join.infos[file].fields[field].column]
@@ -209,20 +205,3 @@ class JoinedSource:
                 self._units.popitem(last=False)
         self._units.move_to_end((file, group))
         return self._units[file, group]
-
-
-def _positions(flags: Sequence[bool]) -> NDArray[np.int64]:
-    return np.flatnonzero(flags).astype(np.int64)
-
-
-def _is_null(column: Ragged | Scalars, row: int) -> bool:
-    return bool(np.isin(row, column.null_rows))
-
-
-def _span(column: Ragged | Scalars, row: int) -> tuple[NDArray[Any], list[int]]:
-    """Values of one row, and where its nulls are among them."""
-    if isinstance(column, Scalars):
-        return column.values[row : row + 1], []
-    start, stop = column.offsets[row], column.offsets[row + 1]
-    nulls = column.nulls[(column.nulls >= start) & (column.nulls < stop)] - start
-    return column.values[start:stop], nulls.tolist()

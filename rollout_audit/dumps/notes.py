@@ -25,7 +25,10 @@ def notes_on(infos: Sequence[FileInfo]) -> tuple[Finding, ...]:
 def _rollout_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
     alone = [info for info in infos if info.lacks_training]
     if alone:
-        text = f"no log-probs of the trainer in {len(alone)} of {len(infos)} files: {alone[0].lacks_training}"
+        text = (
+            f"no log-probs of the trainer in {len(alone)} of {len(infos)} files, {alone[0].lacks_training}; "
+            "--join DUMP adds them by uid"
+        )
         yield Finding("rollout_only", "error", text, alone[0].file.name, count=len(alone))
 
 

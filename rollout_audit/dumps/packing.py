@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.columns import Batch, Ragged, Scalars, no_rows
+from rollout_audit.dumps.columns import Batch, Ragged, Scalars, flagged, no_rows
 from rollout_audit.dumps.faults import Fault, TokenColumn, check_tokens, constant_tails, fault_at, without_rows
 from rollout_audit.dumps.per_row import (
     ROW_FIELDS,
@@ -141,7 +141,7 @@ def _align(field: str, column: Ragged, lead: Ragged) -> _Aligned:
         return _Aligned(column.values, column.nulls, no_rows(), no_rows())
     rows = len(lead.offsets) - 1
     same = np.diff(column.offsets) == np.diff(lead.offsets)
-    absent, lead_absent = _flags(column.null_rows, rows), _flags(lead.null_rows, rows)
+    absent, lead_absent = flagged(column.null_rows, rows), flagged(lead.null_rows, rows)
     values, nulls = _regathered(column, lead, same & ~absent, _FILLERS.get(field, np.nan))
     return _Aligned(values, nulls, column.null_rows, np.flatnonzero(~same & ~absent & ~lead_absent))
 
@@ -150,12 +150,6 @@ def _as_float(column: Ragged) -> NDArray[np.float64]:
     values = column.values.astype(np.float64)
     values[column.nulls] = np.nan
     return values
-
-
-def _flags(places: NDArray[np.int64], size: int) -> NDArray[np.bool_]:
-    flags = np.zeros(size, np.bool_)
-    flags[places] = True
-    return flags
 
 
 def _regathered(
@@ -168,7 +162,7 @@ def _regathered(
     values = np.full(len(into), filler, dtype=kind)
     values[into] = column.values[out_of]
     null = np.zeros(len(into), np.bool_)
-    null[into] = _flags(column.nulls, len(column.values))[out_of]
+    null[into] = flagged(column.nulls, len(column.values))[out_of]
     return values, np.flatnonzero(null)
 
 
@@ -258,7 +252,7 @@ def _ids(
     ids, wrong = whole_numbers(aligned.values, -1)
     ids[aligned.nulls] = -1
     wrong[aligned.nulls] = True
-    wrong &= mask & ~np.repeat(_flags(aligned.absent, len(offsets) - 1), np.diff(offsets))
+    wrong &= mask & ~np.repeat(flagged(aligned.absent, len(offsets) - 1), np.diff(offsets))
     places = np.flatnonzero(wrong)
     if not len(places):
         return ids, []

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars
-from rollout_audit.dumps.discovery import DumpFile, open_binary, spelt_in_utf8
+from rollout_audit.dumps.discovery import DumpFile, open_binary, opens_by_path
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.native import LACKS_TRAINING, STORED_AS
 from rollout_audit.dumps.ragged import element_name, is_list_type, to_ragged, to_scalars
@@ -47,7 +47,7 @@ class ParquetSource:
     def _handle(self) -> Any:
         """Arrow reads local files itself, where it can spell their names: it takes UTF-8 only."""
         path = self._file.path
-        return path if "://" not in path and spelt_in_utf8(path) else open_binary(path)
+        return path if opens_by_path(path) else open_binary(path)
 
     @property
     def fields(self) -> Mapping[str, str]:

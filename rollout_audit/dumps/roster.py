@@ -12,7 +12,7 @@ from rollout_audit.dumps.chunk import Finding, Severity
 from rollout_audit.dumps.discovery import DumpFile, sibling_exists
 from rollout_audit.dumps.formats.prime_rl import MARKER
 from rollout_audit.dumps.formats.table import recognise
-from rollout_audit.errors import UnreadableFileError
+from rollout_audit.errors import UnreadableFileError, amount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -110,8 +110,8 @@ def _left_out(why: str, files: Sequence[DumpFile]) -> list[Finding]:
 def _said(files: Sequence[str], severity: Severity, text: str) -> list[Finding]:
     if not files:
         return []
-    counted = "1 file" if len(files) == 1 else f"{len(files)} files"
-    return [Finding("file_left_out", severity, f"{counted} left out, {text}", files[0], count=len(files))]
+    text = f"{amount(len(files), 'file')} left out, {text}"
+    return [Finding("file_left_out", severity, text, files[0], count=len(files))]
 
 
 def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:

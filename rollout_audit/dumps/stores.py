@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, members, open_binary, spelt_in_utf8
+from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, members, open_binary, opens_by_path
 from rollout_audit.dumps.torch_files import zip_footer
 from rollout_audit.errors import UnreadableFileError
 
@@ -158,7 +158,7 @@ def npz_store(file: DumpFile) -> ArrayStore:
 @contextmanager
 def _local_path(file: DumpFile) -> Iterator[str]:
     """A path that the library can open: of a copy, deleted afterwards, where it cannot open the file itself."""
-    if "://" not in file.path and spelt_in_utf8(file.path):
+    if opens_by_path(file.path):
         yield file.path
         return
     with TemporaryDirectory(prefix="rollout-audit-") as folder:

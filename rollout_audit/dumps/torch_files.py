@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from typing import IO, Any
 
-from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, open_binary, spelt_in_utf8
+from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, open_binary, opens_by_path
 from rollout_audit.errors import UnreadableFileError
 
 __all__ = ["ForeignObjectsError", "load_tensors", "zip_footer"]
@@ -27,7 +27,7 @@ def load_tensors(file: DumpFile, path: str | None = None) -> Any:
     import torch
 
     place = path or file.path
-    local = "://" not in place and spelt_in_utf8(place)
+    local = opens_by_path(place)
     try:
         if local:
             return torch.load(place, map_location="cpu", weights_only=True, mmap=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rollout_audit.errors import amount
+
 __all__ = ["ABSENT", "amount", "column_of", "count", "fixed", "number", "percent"]
 
 ABSENT = "–"
@@ -26,11 +28,6 @@ def number(value: float | int | None, digits: int = 4) -> str:
     if not FIXED_FROM <= abs(value) < FIXED_UP_TO:
         return f"{value:.{digits - 1}g}"
     return f"{value:,.{max(0, digits - 1 - _magnitude(value))}f}"
-
-
-def amount(size: int, noun: str) -> str:
-    """`1 file`, `7,966 tokens`."""
-    return f"{size:,} {noun}{'' if size == 1 else 's'}"
 
 
 def count(value: float | int | None) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rollout_audit.audit.causes.model import Cause
-from rollout_audit.dumps.inspection import FieldInspection, FileInspection, Inspection
+from rollout_audit.dumps.inspection import FileInspection, Inspection
 from rollout_audit.reports.causes import causes_blocks
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.findings import findings_table
@@ -16,6 +16,8 @@ from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Ta
 __all__ = ["inspection_document"]
 
 FILES_SHOWN = 20
+OF_THE_WHOLE = ("nothing_to_audit", "rollout_only")
+"""Kinds of findings that leaving rows out does not help"""
 
 
 def inspection_document(inspection: Inspection, causes: Sequence[Cause] = ()) -> Document:
@@ -45,6 +47,8 @@ def _blocks(inspection: Inspection, causes: Sequence[Cause]) -> Iterator[Block]:
 
 def _verdict(inspection: Inspection) -> Verdict:
     counts = {kind: sum(f.severity == kind for f in inspection.findings) for kind in ("error", "warning")}
+    if stopper := next((f for f in inspection.findings if f.kind in OF_THE_WHOLE), None):
+        return Verdict("error", f"No audit can be made: {stopper.message}.")
     if counts["error"]:
         return Verdict(
             "error",
@@ -82,23 +86,33 @@ def _steps(file: FileInspection) -> str:
 
 
 def _fields(files: tuple[FileInspection, ...]) -> Iterator[Block]:
-    """Once for files that are mapped alike."""
-    groups: dict[tuple[tuple[FieldInspection, ...], tuple[str, ...]], list[str]] = {}
+    """Once for files that are mapped alike, however wide their tensors are."""
+    groups: dict[tuple[object, ...], list[FileInspection]] = {}
     for file in files:
-        groups.setdefault((file.fields, file.unused_columns), []).append(file.name)
-    for (fields, unused), names in groups.items():
-        where = (
-            "all files" if len(groups) == 1 else names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-        )
+        fields = tuple(replace(field, type=_without_shape(field.type)) for field in file.fields)
+        groups.setdefault((fields, file.unused_columns), []).append(file)
+    for group in groups.values():
+        unused, more = group[0].unused_columns, f" and {len(group) - 1} more" if len(group) > 1 else ""
+        where = "all files" if len(groups) == 1 else f"{group[0].name}{more}"
         columns = (
             Column("field", "field", "label"),
             Column("column", "column"),
             Column("origin", "found by"),
             Column("type", "type"),
         )
-        rows = [[f.field, f.column, str(f.origin), f.type] for f in fields]
+        types = [_shown_type([file.fields[i].type for file in group]) for i in range(len(group[0].fields))]
+        rows = [[f.field, f.column, str(f.origin), shown] for f, shown in zip(group[0].fields, types, strict=True)]
         caption = f"Columns not used: {', '.join(unused)}." if unused else ""
         yield Table(f"Fields of {where}", columns, rows, caption)
+
+
+def _without_shape(kind: str) -> str:
+    return kind.partition("[")[0]
+
+
+def _shown_type(kinds: Sequence[str]) -> str:
+    """`F32[16, 71]`, with … where other files have other shapes."""
+    return kinds[0] if len(set(kinds)) == 1 else f"{kinds[0]} …"
 
 
 def _ranges(inspection: Inspection) -> Table:

@@ -47,6 +47,10 @@ class BatchOrders:
         for (rule, step), order in other.orders.items():
             self.orders.setdefault((rule, step), BatchOrder(statistic_bounds(rule).upper)).absorb(order)
 
+    def infeasible(self, rule: Rule) -> list[int]:
+        """Steps, ascending, of which no token meets the rule's bound."""
+        return sorted(step for (its, step), order in self.orders.items() if its == rule and order.infeasible)
+
     def cuts(self) -> Cuts:
         """Of each step, and of all steps together."""
         pooled: dict[Rule, BatchOrder] = {}

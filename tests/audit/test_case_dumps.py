@@ -307,6 +307,58 @@ def test_the_age_of_a_row_without_a_version_is_not_known(tmp_path: Path) -> None
     assert audited(tmp_path).steps[0].policy_age == 3.0
 
 
+def test_a_second_moment_that_cannot_be_met(tmp_path: Path) -> None:
+    """Case 34: of d = 0.1 three times and 1 one token goes at M2 0.04; of 1 three times one stays, and it is said."""
+    rollout = [[-8.0] * 4, [-8.0] * 3]
+    training = [[-7.9, -7.9, -7.9, -7.0], [-7.0] * 3]
+    dump_of(tmp_path, training, rollout, step=[0, 1])
+    dump = ra.open_dump(tmp_path)
+    kept = [mask.tolist() for _, _, mask in ra.apply_correction(dump, {"m2_threshold": 0.04}, trainer="areal")]
+    assert kept == [[True, True, True, False], [True, False, False]]
+    report = ra.analyze(dump, presets=["areal_m2po"], sweep=False)
+    (finding,) = [f for f in report.findings if f.kind == "constraint_infeasible"]
+    assert (finding.severity, finding.count) == ("warning", 1)
+    assert finding.message == (
+        "a mean k2 < 0.02 of the batch is infeasible in 1 step (first: step 1): no token is below, and the one with "
+        "the least stays alone"
+    )
+    feasible = ra.analyze(dump, presets=["areal_m2po"], sweep=False, steps=(0, 1))
+    assert "constraint_infeasible" not in {f.kind for f in feasible.findings}
+    assert report.corrections[0].formula == "largest k2 of the batch removed until the mean is < 0.02"
+
+
+def test_off_policy_sequence_masks(tmp_path: Path) -> None:
+    """Case 35: mean d −1 and mean A −1/6: ms-swift drops the response; slime asks each token, and keeps A > 0."""
+    dump_of(tmp_path, [[-2.5] * 3], [[-1.5] * 3], advantages=[[-0.5, 0.25, -0.25]])
+    dump = ra.open_dump(tmp_path)
+    slime = "--use-opsm --use-rollout-logprobs --opsm-delta 0.1"
+    for asked, trainer, mask in (("ms_swift_off_policy_mask", None, [0, 0, 0]), (slime, "slime", [0, 1, 0])):
+        assert [m.tolist() for _, _, m in ra.apply_correction(dump, asked, trainer=trainer)] == [mask]
+    dump_of(tmp_path, [[-2.5] * 3], [[-1.5] * 3])
+    for asked, trainer in (("ms_swift_off_policy_mask", None), (slime, "slime")):
+        with pytest.raises(ra.DumpError, match=r"^advantages: this correction looks at their sign"):
+            list(ra.apply_correction(ra.open_dump(tmp_path), asked, trainer=trainer))
+
+
+def test_shares_past_a_bound_are_of_raw_weights(tmp_path: Path) -> None:
+    """Case 38: two responses of weight 3 under a cap of 2: all of them are past it, before and after."""
+    dump_of(tmp_path, [[-8.0 + math.log(3.0)]] * 2, [[-8.0]] * 2)
+    stages = audited(tmp_path).corrections[0].stages
+    assert stages.raw["weight_mean"] == pytest.approx(3.0)
+    assert (stages.bounded["weight_mean"], stages.bounded["capped_fraction"]) == (2.0, 1.0)
+    config = {"rollout_is": "sequence", "rollout_is_threshold": 2.0}
+    logged = ra.trainer_metrics(ra.open_dump(tmp_path), "verl", config)
+    assert logged["rollout_corr/rollout_is_seq_fraction_high"] == 1.0
+
+
+def test_a_lone_bound_below_one_is_an_empty_band(tmp_path: Path) -> None:
+    """Case 10: 0.5 alone would be [2, 0.5]."""
+    dump_of(tmp_path, [[-0.5] * 4], [[-0.5] * 4])
+    config = {"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5}
+    with pytest.raises(ra.ConfigError, match=r"rollout_rs_threshold = 0\.5: .* is the empty band \[2, 0\.5\]"):
+        ra.trainer_metrics(ra.open_dump(tmp_path), "verl", config)
+
+
 def test_errors_that_cancel_are_flagged(tmp_path: Path) -> None:
     """Case 11, as a verdict."""
     rollout = [[-2.0, -1.75, -1.5, -2.25] * 30]

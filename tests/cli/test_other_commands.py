@@ -29,6 +29,33 @@ def test_inspect_as_json_holds_everything(run, dump: Path) -> None:
     assert tree["findings"] == []
 
 
+def test_inspect_shows_fields_once_however_wide_tensors_are(run) -> None:
+    out = run("inspect", Path(__file__).parents[1] / "formats" / "skyrl").out
+    assert out.count("Fields of ") == 1
+    lines = {line.split()[0]: line.split(maxsplit=3)[3] for line in out.splitlines() if " alias " in line}
+    assert lines == {"rollout_log_probs": "F32[16, 71] …", "old_log_probs": "F32[16, 71] …"}
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        (
+            "open_instruct",
+            "No audit can be made: no log-probs of the trainer in 2 of 2 files, open-instruct writes the engine's "
+            "log-probs alone, and no mask of tool tokens; --join DUMP adds them by uid.",
+        ),
+        (
+            "nemo_rl_faulty",
+            "No audit can be made: no log-probs of the trainer in 1 of 1 files, prev_logprobs is 0.0 throughout: NeMo-"
+            "RL skipped the trainer's forward pass (force_on_policy_ratio); --join DUMP adds them by uid.",
+        ),
+    ],
+)
+def test_inspect_says_first_that_a_side_is_missing(name: str, verdict: str, run) -> None:
+    result = run("inspect", Path(__file__).parents[1] / "formats" / name)
+    assert (result.code, result.out.splitlines()[0]) == (1, f"ERROR  {verdict}")
+
+
 def test_inspect_follows_a_map(run, dump: Path) -> None:
     result = run("inspect", dump, "--map", "old_log_probs=log_probs", "--format", "json")
     fields = {f["field"]: f["column"] for f in json.loads(result.out)["files"][0]["fields"]}

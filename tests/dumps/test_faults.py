@@ -328,7 +328,7 @@ def test_no_valid_token_in_the_whole_dump(write: Any) -> None:
 def test_nothing_left_after_dropping(write: Any) -> None:
     bad = [[NAN, -0.7, -0.2], [], [NAN, -0.7, -2.0, -3.0]]
     dump = open_dump(write(**(_sound() | {"old_log_probs": bad})))
-    with pytest.raises(NothingToAuditError, match="after 2 faulty rows were left out"):
+    with pytest.raises(NothingToAuditError, match="no valid token in 3 rows with 2 faulty rows left out"):
         list(dump.chunks(on_fault="drop"))
 
 
@@ -432,3 +432,15 @@ def test_a_file_that_stands_there_twice_is_said(tmp_path) -> None:
     found = {f.kind: f for f in inspect_dump(open_dump(tmp_path)).findings}
     assert found["repeated_file"].severity == "warning"
     assert (found["repeated_file"].file, found["repeated_file"].count) == ("step_1_b.parquet", 2)
+
+
+def test_two_runs_that_number_their_rows_alike_are_no_batch_twice(tmp_path) -> None:
+    """Uids and steps agree, lengths do not."""
+    for name, length in (("run_1/step_0.parquet", 1), ("run_2/step_0.parquet", 2)):
+        (tmp_path / name).parent.mkdir()
+        lists = [[-1.0] * length, [-2.0] * length]
+        table = pa.table({"uid": ["0", "1"], "rollout_log_probs": lists, "old_log_probs": lists})
+        pq.write_table(table, tmp_path / name)
+    found = [f.kind for f in inspect_dump(open_dump(tmp_path)).findings]
+    assert "repeated_file" not in found
+    assert "duplicate_uid" in found

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.dumps import inspect_dump
 
 HERE = Path(__file__).parent
 FLOATS = pa.list_(pa.float32())
@@ -121,3 +122,31 @@ def test_rollouts_of_open_instruct_get_their_mask_and_trainer(tmp_path: Path) ->
     for row, true in zip(dump.rows(), truth, strict=True):
         assert row.response_mask.astype(int).tolist() == true["response_mask"]
     assert ra.analyze(dump, presets=[], sweep=False).overall["log_prob_diff_abs_mean"] is not None
+
+
+def test_rows_are_gathered_from_any_row_group_and_nulls_come_along(tmp_path: Path) -> None:
+    """Two files of the trainer in row groups of three, shuffled, one with a list where the other has a number."""
+    lists = [[-0.1 * (i + 1)] * (i % 4) for i in range(20)]
+    trainer = [[None if (i + j) % 3 == 0 else v - 0.5 for j, v in enumerate(row)] for i, row in enumerate(lists)]
+    trainer[5] = None
+    advantages = [0.5 * i if i % 7 else None for i in range(20)]
+    uids = [f"row {i}" for i in range(20)]
+    rollout = table(tmp_path / "rollout.parquet", uid=uids, rollout_log_probs=lists)
+    (tmp_path / "trainer").mkdir()
+    order = np.random.default_rng(0).permutation(20).tolist()
+    for part, rows in enumerate((order[:9], order[9:])):
+        reward = [[1.0 * i] for i in rows] if part else [1.0 * i for i in rows]
+        columns = {"uid": [uids[i] for i in rows], "old_log_probs": pa.array([trainer[i] for i in rows], FLOATS)}
+        columns |= {"advantages": pa.array([advantages[i] for i in rows]), "reward": pa.array(reward)}
+        pq.write_table(pa.table(columns), tmp_path / "trainer" / f"{part}.parquet", row_group_size=3)
+    dump = ra.open_dump(rollout, join=tmp_path / "trainer")
+    faulty = {i for i, row in enumerate(trainer) if row is None or None in row}
+    read = {row.row: row for row in dump.rows(on_fault="drop")}
+    assert set(read) == set(range(20)) - faulty
+    for i, row in read.items():
+        np.testing.assert_array_equal(row.old_log_probs, np.array(trainer[i], np.float32))
+        assert row.reward == i
+        expected = [np.nan if advantages[i] is None else advantages[i]] * len(lists[i])
+        np.testing.assert_array_equal(row.advantages, expected)
+    found = {f.kind: f.count for f in inspect_dump(dump).findings if f.severity == "error"}
+    assert found == {"null": sum(row.count(None) for row in trainer if row), "missing_row": 1}

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Cause, Detector, Hit
 from rollout_audit.audit.causes.table import DETECTORS
+from rollout_audit.dumps.chunk import SEVERITIES
 
 __all__ = ["find_causes"]
-
-_RANK = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def find_causes(exhibit: Exhibit) -> list[Cause]:
     """Gravest first, then the most certain; of equals in the order of the table. Empty: nothing can be said."""
     hits = [_Found(detector, hit) for detector in DETECTORS if (hit := detector.find(exhibit)) is not None]
     causes = [found.cause for found in hits if not found.hit.by_elimination or _nothing_else(found, hits)]
-    return sorted(causes, key=lambda cause: (_RANK[cause.severity], -cause.confidence))
+    return sorted(causes, key=lambda cause: (SEVERITIES.index(cause.severity), -cause.confidence))
 
 
 def _nothing_else(found: _Found, hits: Sequence[_Found]) -> bool:

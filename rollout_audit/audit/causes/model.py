@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from rollout_audit.audit.causes.exhibit import Exhibit
+from rollout_audit.dumps.chunk import Severity
 
 __all__ = ["Cause", "Detector", "Hit", "Severity"]
-
-Severity = Literal["error", "warning", "info"]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from rollout_audit.audit.causes.kinds import UNLIKELY
 from rollout_audit.audit.causes.model import Hit
 from rollout_audit.audit.causes.sampled import BIG, Flags
 from rollout_audit.dumps.faults import LIKELY_CAUSE
+from rollout_audit.errors import amount
 
 __all__ = ["broken_rows", "identical_columns", "mask_too_wide", "placeholder", "synthetic_eos", "top1_recorded"]
 
@@ -39,7 +40,8 @@ def _faults(exhibit: Exhibit, cause: str) -> tuple[int, str]:
 def placeholder(exhibit: Exhibit) -> Hit | None:
     """Values that stand for 'no log-prob', under a mask of 1."""
     count, first = _faults(exhibit, "placeholder")
-    return Hit(f"{count:,} values under mask 1 are placeholders: {first}", 0.95, {"values": count}) if count else None
+    text = f"{amount(count, 'placeholder')} under mask 1: {first}"
+    return Hit(text, 0.95, {"values": count}) if count else None
 
 
 def synthetic_eos(exhibit: Exhibit) -> Hit | None:
@@ -117,7 +119,7 @@ def _unsampled(exhibit: Exhibit) -> Hit | None:
 
 def _padding(exhibit: Exhibit) -> Hit | None:
     padded = exhibit.count("constant_tail")
-    text = f"no response mask, and {padded:,} rows end in constant values in both columns"
+    text = f"no response mask, and constant values in both columns at the end of {amount(padded, 'row')}"
     return Hit(text, 0.6, {"rows": padded}) if padded else None
 
 
@@ -150,7 +152,7 @@ def broken_rows(exhibit: Exhibit) -> Hit | None:
     """NaN, null or constant log-probs; or a few rows that are wholly off."""
     count, first = _faults(exhibit, "broken_rows")
     if count:
-        return Hit(f"{count:,} faults of whole rows or broken logits: {first}", 0.9, {"values": count})
+        return Hit(f"{amount(count, 'fault')} of whole rows or broken logits: {first}", 0.9, {"values": count})
     broken, rows = exhibit.kinds.broken, exhibit.sample
     if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * exhibit.kinds.wide.sum():
         return None

@@ -15,7 +15,7 @@ import typer
 
 from rollout_audit.errors import RolloutAuditError
 
-__all__ = ["main"]
+__all__ = ["main", "process"]
 
 DEBUG = "--debug"
 COULD_NOT_TELL = 2
@@ -33,12 +33,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 a gate failed, 2 could not tell, 130 interrupted.
     """
-    if argv is not None:
-        return _answer(list(argv))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _finish(_run(arguments))
+    except BaseException as error:
+        return _explain(error, debug=_debug_asked(arguments))
+    # Some versions of typer turn an interrupt into this code by themselves
+    return _say("interrupted", INTERRUPTED) if code == INTERRUPTED else code
+
+
+def process() -> int:
+    """The command line as a process of its own, which ends with it."""
     gc.set_threshold(OBJECTS_BEFORE_A_COLLECTION)
     leaving = _Leaving()
     atexit.register(leaving.now)
-    leaving.code = _answer(sys.argv[1:])
+    leaving.code = main()
     return leaving.code
 
 
@@ -56,15 +65,6 @@ class _Leaving:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(self.code)
-
-
-def _answer(arguments: list[str]) -> int:
-    try:
-        code = _finish(_run(arguments))
-    except BaseException as error:
-        return _explain(error, debug=_debug_asked(arguments))
-    # Some versions of typer turn an interrupt into this code by themselves
-    return _say("interrupted", INTERRUPTED) if code == INTERRUPTED else code
 
 
 def _run(arguments: list[str]) -> int:
@@ -136,4 +136,4 @@ def _debug_asked(arguments: Sequence[str]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(process())

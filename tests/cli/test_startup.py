@@ -61,13 +61,13 @@ def test_check_loads_torch_for_an_audit_alone(arguments: tuple[str, ...], code: 
 def test_a_process_ends_at_once_with_everything_said(arguments: tuple[str, ...], code: int) -> None:
     """No object is taken apart at the end, what others left to be done at exit is done, nothing printed is lost."""
     script = (
-        "import atexit, sys; from rollout_audit.__main__ import main\n"
+        "import atexit, sys; from rollout_audit.__main__ import process\n"
         "class Slow:\n    def __del__(self): print('taken apart', file=sys.stderr)\n"
         "import builtins; builtins.slow = Slow()\n"
         "import rollout_audit.cli.app as app\n"
         "def late(*_): atexit.register(lambda: print('done at exit'))\n"
         "app.settings = (lambda own: lambda: (late(), own())[1])(app.settings)\n"
-        f"sys.argv = ['rollout-audit', *{arguments!r}]; sys.exit(main())"
+        f"sys.argv = ['rollout-audit', *{arguments!r}]; sys.exit(process())"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert result.returncode == code

@@ -46,6 +46,8 @@ class WrittenCorrection:
     weight_max: float | None
     kept_weight_mean: float | None
     """over the tokens that are kept"""
+    rejected_weight_mean: float | None = None
+    """over the valid tokens that are not: their weight is still there, the mask alone takes them out"""
 
 
 def write_correction(
@@ -129,22 +131,24 @@ class _Tally:
 
     def __init__(self) -> None:
         self.rows = self.tokens = self.valid = self.kept = 0
-        self.sum = self.kept_sum = 0.0
+        self.sum = self.kept_sum = self.rejected_sum = 0.0
         self.least, self.greatest = np.inf, -np.inf
 
     def add(self, applied: AppliedChunk) -> None:
-        weights = applied.weights[applied.chunk.response_mask].astype(np.float64)
+        valid = applied.chunk.response_mask
+        weights = applied.weights[valid].astype(np.float64)
         self.rows += applied.chunk.rows
         self.tokens += applied.chunk.tokens
         self.valid += len(weights)
         self.kept += int(applied.mask.sum())
         self.sum += float(weights.sum())
         self.kept_sum += float(applied.weights[applied.mask].sum(dtype=np.float64))
+        self.rejected_sum += float(applied.weights[valid & ~applied.mask].sum(dtype=np.float64))
         self.least = min(self.least, float(weights.min(initial=np.inf)))
         self.greatest = max(self.greatest, float(weights.max(initial=-np.inf)))
 
     def result(self, folder: str, files: tuple[str, ...], formula: str, left_out: int) -> WrittenCorrection:
-        some, kept = self.valid or None, self.kept or None
+        some, kept, rejected = self.valid or None, self.kept or None, (self.valid - self.kept) or None
         return WrittenCorrection(
             folder=folder,
             files=files,
@@ -159,6 +163,7 @@ class _Tally:
             weight_min=some and self.least,
             weight_max=some and self.greatest,
             kept_weight_mean=kept and self.kept_sum / kept,
+            rejected_weight_mean=rejected and self.rejected_sum / rejected,
         )
 
 

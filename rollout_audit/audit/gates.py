@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollout_audit.audit.report import CorrectionReport, Report, StageReport, StepReport
 
 __all__ = [
+    "FAMILIES",
     "OPERATORS",
     "PER_STEP",
     "SCOPES",
@@ -43,6 +44,20 @@ _GRAMMAR = re.compile(
 SCOPES = ("pooled", "any-step", "median")
 PER_STEP = "step"
 """A gate of a settings file that is held against each step by itself"""
+FAMILIES: Mapping[str, Mapping[str, str]] = {
+    "dense": {
+        "log_prob_diff_abs_mean > 0.1": "slime, limit of its CI; 0.01 to 0.02 is usual between bf16 engines",
+        "kl_k3 > 0.01": "prime-rl, stricter limit of its CI; health warns",
+        "mult_prob_error > 1.1": "NeMo-RL, largest median of its test suites",
+        "prob_diff_abs_mean > 0.01": "verl FAQ: points to the precision of an engine",
+    },
+    "moe": {
+        "log_prob_diff_abs_mean > 0.4": "miles, 0.37 with natural routing and 0.14 with replayed experts",
+        "kl_k3 > 0.15": "prime-rl, looser limit of its CI",
+        "mult_prob_error > 1.5": "exp of the mean |d| of natural routing is 1.45",
+    },
+}
+"""Sets of gates by model family → where each limit comes from: routers that choose differently move whole tokens"""
 HOW = "write [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE, e.g. 'kl_k3@any-step > 0.05'"
 
 

@@ -21,7 +21,8 @@ FailOn = Annotated[
         "--fail-on",
         metavar="GATE",
         help=(
-            "Exit 1 at critical, warn, [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE. "
+            "Exit 1 at critical, warn, [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE, or any of the limits "
+            "that are usual for a dense or moe model. "
             "Repeatable; in ROLLOUT_AUDIT_FAIL_ON parted by ;"
         ),
         show_default=False,
@@ -39,6 +40,7 @@ def asked_gates(given: Sequence[str] | None) -> list[Gate]:
     own = gates_of(settings())
     if not texts:
         return own
-    from rollout_audit.audit.gates import parse_gate
+    from rollout_audit.audit.gates import FAMILIES, parse_gate
 
-    return [*(parse_gate(text) for text in texts), *own]
+    each = [gate for text in texts for gate in FAMILIES.get(text.strip(), [text])]
+    return [*(parse_gate(text) for text in each), *own]

@@ -19,7 +19,7 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 
-__all__ = ["describe", "effective_intervals"]
+__all__ = ["describe", "effective_intervals", "what_is_left_of_rejected"]
 
 _RATIO_OF_LEVEL = {
     Level.TOKEN: "ρ of the token",
@@ -67,6 +67,18 @@ def effective_intervals(correction: Correction) -> list[str]:
     if weight.bound is not Bound.NONE:
         texts.append(f"{_RATIO_OF_LEVEL[weight.level]} {_weight_interval(weight)} in full")
     return texts + [_rule_interval(rule) + _conditions(rule) for rule in correction.all_rules]
+
+
+def what_is_left_of_rejected(correction: Correction) -> str:
+    """Whether tokens that are taken out still carry a weight; empty where none is taken out."""
+    weight = correction.applied_weight
+    weighted = weight.level is not Level.NONE
+    texts = []
+    if weighted and weight.bound is Bound.MASK:
+        texts.append("tokens outside the bound have weight 0 and stay in the mask")
+    if correction.all_rules:
+        texts.append(f"rejected tokens keep their weight{'' if weighted else ' of 1'}: only the mask takes them out")
+    return "; ".join(texts)
 
 
 def _conditions(rule: Rule) -> str:

@@ -21,6 +21,7 @@ _ROWS = {
     "weight_min": "weight, least",
     "weight_max": "weight, greatest",
     "kept_weight_mean": "weight, mean of the kept",
+    "rejected_weight_mean": "weight, mean of the rejected",
 }
 
 

@@ -69,6 +69,8 @@ _MISMATCH: tuple[tuple[str, Unit, str, str, Worse, str, str], ...] = (
      "One token in 100 is worse.", OURS),
     ("log_prob_diff_abs_p999", "token", "99.9th percentile of |d|", POSITIVE, "higher",
      "One token in 1,000 is worse.", OURS),
+    ("log_prob_diff_std", "token", "standard deviation of d, divided by n", POSITIVE, "higher",
+     "The spread that a mean near 0 hides.", OURS),
     ("prob_diff_abs_mean", "token", "mean |π − μ|, in probability", UNIT_SHARE, "higher",
      "Weighs likely tokens more than the log-ratio does.", "verl, training/rollout_probs_diff_mean"),
     ("prob_diff_abs_max", "token", "max |π − μ|, in probability", UNIT_SHARE, "higher",

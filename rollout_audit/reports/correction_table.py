@@ -55,6 +55,7 @@ def _legend(reference: str) -> str:
     return (
         f"{reference} is the reference of the health rules. What lies inside the interval counts "
         "in full: ρ of the token, Πρ product over the response, geo ρ its geometric mean. "
+        "kept: of the tokens that no rule rejects; rejected ones keep their weight, only the mask takes them out. "
         "mark: own figures against the health limits."
     )
 

@@ -30,7 +30,9 @@ def mismatch_blocks(report: Report) -> Iterator[Block]:
 
 def _pair_meanings(pairs: Sequence[PairReport]) -> str:
     texts = [f"{' '.join(PAIR_TITLES[p.name].split())}: {p.training_column} against {p.rollout_column}" for p in pairs]
-    return "; ".join(texts) + ". The engine's numerics and the age of its weights both lie in the engine mismatch."
+    noise = " A second pass of the trainer, read as log_probs, makes the policy update its noise floor."
+    meanings = f"{'; '.join(texts)}. The engine's numerics and the age of its weights both lie in the engine mismatch."
+    return meanings + (noise if any(p.name == "policy_update" for p in pairs) else "")
 
 
 def _reasons(pairs: Sequence[PairReport]) -> Iterator[Block]:

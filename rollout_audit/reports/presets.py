@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from rollout_audit.corrections.describe import describe, effective_intervals
+from rollout_audit.corrections.describe import describe, effective_intervals, what_is_left_of_rejected
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.reports.correction_table import short_interval
 from rollout_audit.reports.pasting import pasted
@@ -63,6 +63,7 @@ def preset_record(preset: Preset) -> dict[str, object]:
         "denominator": correction.denominator.value,
         "formula": describe(correction),
         "keeps": effective_intervals(correction),
+        "rejected": what_is_left_of_rejected(correction) or None,
         "recommended": preset.recommended,
         "config": dict(preset.config),
     }
@@ -77,10 +78,13 @@ def _to_paste(preset: Preset, trainer: Trainer[Any]) -> str:
 def _blocks(preset: Preset, trainer: Trainer[Any]) -> Iterator[Block]:
     correction = preset.correction
     full: list[list[Cell]] = [["counts in full", text] for text in effective_intervals(correction)]
+    left = what_is_left_of_rejected(correction)
+    taken: list[list[Cell]] = [["what it takes out", left]] if left else []
     facts: list[list[Cell]] = [
         ["what it is for", preset.use],
         ["what it does", describe(correction)],
         *full,
+        *taken,
         ["mode, loss", f"{correction.mode.value}, {correction.loss.value}"],
         ["loss divides by", f"{correction.denominator.value} tokens"],
         ["recommended", preset.recommended or "no threshold to choose"],

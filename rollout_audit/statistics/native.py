@@ -45,6 +45,7 @@ NATIVE_CUTS: tuple[float, ...] = (
 NATIVE_METRICS: tuple[str, ...] = (
     *("kl_k1", "kl_k2", "kl_k3", "mult_prob_error"),
     *("log_prob_diff_abs_mean", "log_prob_diff_abs_max", *(f"log_prob_diff_abs_{q}" for q in QUANTILES)),
+    "log_prob_diff_std",
     *("prob_diff_abs_mean", "prob_diff_abs_max", "prob_pearson"),
     *("chi2_token", "log1p_chi2_token", "chi2_rel_token", "chi2_seq", "log1p_chi2_seq", "chi2_rel_seq"),
     *("tokens_past_clamp", "sequences_past_clamp"),
@@ -81,7 +82,17 @@ def _spread(scope: Scope) -> dict[str, Figure]:
         "log_prob_diff_abs_mean": _total(rows["sum_abs_d"]) / max(scope.tokens, 1),
         "log_prob_diff_abs_max": float(greatest.max(initial=0.0)),
         **{f"log_prob_diff_abs_{q}": v for q, v in zip(QUANTILES, quantiles, strict=True)},
+        "log_prob_diff_std": _deviation(scope),
     }
+
+
+def _deviation(scope: Scope) -> Figure:
+    """Of d, divided by n; what is left by rounding where all d are the same is 0."""
+    if scope.tokens < 2:
+        return Absent("n < 2")
+    mean, square = _total(scope.rows["sum_d"]) / scope.tokens, 2.0 * _total(scope.rows["sum_k2"]) / scope.tokens
+    variance = square - mean * mean
+    return math.sqrt(variance) if variance > ROUNDING * square else 0.0
 
 
 def _folded(population: Population) -> tuple[Array, NDArray[np.int64]]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.audit.gates import FAMILIES
 from rollout_audit.corrections.presets import PRESETS
 from tests.cli.conftest import Outcome, shell
 from tests.cli.test_streams import POOR, on_terminal
@@ -38,7 +39,14 @@ def test_a_zero_mean_does_not_hide_the_spread(run: Run, tmp_path: Path) -> None:
     """Real case 82: 7.5% of the tokens lie outside [0.9, 1.1] while the mean is about 0."""
     dump = written(tmp_path, [[0.2, -0.2, *[0.0] * 20]] * 4)
     text = run("analyze", dump, "--out", tmp_path / "r", "--no-plots", "--no-sweep").out
-    for name in ("kl_k1", "within_10pct", "log_prob_diff_abs_p95", "log_prob_diff_abs_p99", "log_prob_diff_abs_max"):
+    for name in (
+        "kl_k1",
+        "within_10pct",
+        "log_prob_diff_abs_p95",
+        "log_prob_diff_abs_p99",
+        "log_prob_diff_abs_max",
+        "log_prob_diff_std",
+    ):
         assert any(line.startswith(name) for line in text.splitlines())
     figures = ra.analyze(ra.open_dump(dump), sweep=False).overall
     assert figures["kl_k1"] == pytest.approx(0.0, abs=1e-15)
@@ -183,6 +191,78 @@ def test_a_dump_that_is_still_being_written_is_named_so(run: Run, tmp_path: Path
     result = run("check", file, "--expect-bitwise")
     assert (result.code, result.out) == (2, "")
     assert "truncated or still being written" in result.err
+
+
+def test_the_page_shows_the_limits_of_each_family() -> None:
+    page = (Path(ra.__file__).parents[1] / "docs" / "ci.md").read_text(encoding="utf-8")
+    for family, gates in FAMILIES.items():
+        for gate, origin in gates.items():
+            assert f"| `{family}` | `{gate}` | {origin.replace('|', chr(92) + '|')} |" in page
+
+
+@pytest.mark.parametrize(
+    ("size", "dense", "moe"),
+    [(0.012, 0, 0), (0.139, 1, 0), (0.369, 1, 0), (0.45, 1, 1)],
+    ids=["healthy bf16", "MoE with replayed experts", "MoE with natural routing", "broken"],
+)
+def test_limits_of_a_model_family(size: float, dense: int, moe: int, run: Run, tmp_path: Path) -> None:
+    """Real case 97: mean |d| of published runs, dense and MoE, against the limits of either."""
+    dump = written(tmp_path, [[size, -size] * 50] * 2)
+    for family, code in {"dense": dense, "moe": moe}.items():
+        common = ("analyze", dump, "--out", tmp_path / "r", "--no-plots", "--no-sweep", "--quiet")
+        assert run(*common, "--fail-on", family).code == code
+        held = run("check", dump, "--fail-on", family)
+        assert held.code == code
+        shown = [line.partition(": ")[2] for line in held.out.splitlines() if line.startswith("gate ")]
+        assert [text.partition(":")[0] for text in shown] == list(FAMILIES[family])
+
+
+def test_rejected_tokens_are_said_to_keep_their_weight(run: Run, tmp_path: Path) -> None:
+    """Real case 85: a rule takes the middle token out by its mask, and its weight of 3 is still there."""
+    dump = written(tmp_path, [[0.0, math.log(3.0), 0.0, 0.0]])
+    config = json.dumps(
+        {"rollout_is": "token", "rollout_is_threshold": 5.0, "rollout_rs": "token_k1", "rollout_rs_threshold": 2.0}
+    )
+    line = ("apply", dump, "--trainer", "verl", "--config", config, "--out", tmp_path / "w", "--format", "json")
+    applied = json.loads(run(*line).out)
+    assert (applied["kept_tokens"], applied["kept_weight_mean"]) == (3, 1.0)
+    assert applied["rejected_weight_mean"] == pytest.approx(3.0)
+    (weights,) = pq.read_table(tmp_path / "w")["weights"].to_pylist()
+    assert weights == pytest.approx([1.0, 3.0, 1.0, 1.0])
+    text = run("analyze", dump, "--out", tmp_path / "r", "--no-plots", "--no-sweep", "--quiet").out
+    assert "rejected ones keep their weight, only the mask takes them out" in " ".join(text.split())
+    assert "rejected tokens keep their weight: only the mask takes them out" in run("presets", "token_is_rs").out
+    assert "rejected tokens keep their weight of 1" in run("presets", "seq_rs").out
+    assert "have weight 0 and stay in the mask" in run("presets", "decoupled_token_icepop").out
+    assert "takes out" not in run("presets", "decoupled_token_is").out
+
+
+def test_a_second_trainer_pass_is_the_noise_floor(run: Run, tmp_path: Path) -> None:
+    """Real case 82: of the trainer against itself 8% of the tokens lie outside [0.9, 1.1], the mean is 0."""
+    mu = np.full(100, -8.0)
+    old = mu + np.where(np.arange(100) % 2, 0.03, -0.03)
+    again = old + np.where(np.arange(100) < 8, 0.2, 0.0) * np.where(np.arange(100) % 2, 1, -1)
+    columns = {
+        name: pa.array([values.tolist()], FLOATS)
+        for name, values in {"rollout_log_probs": mu, "old_log_probs": old, "second_pass": again}.items()
+    }
+    pq.write_table(pa.table(columns), tmp_path / "step_0.parquet")
+    line = ("analyze", tmp_path / "step_0.parquet", "--map", "log_probs=second_pass", "--out", tmp_path / "r")
+    text = run(*line, "--no-plots", "--no-sweep").out
+    pairs = {pair.name: pair.metrics for pair in ra.read_report(tmp_path / "r").pairs}
+    assert pairs["policy_update"]["within_10pct"] == pytest.approx(0.92)
+    assert pairs["policy_update"]["log_prob_diff_std"] == pytest.approx(0.2 * math.sqrt(0.08))
+    assert pairs["policy_update"]["kl_k1"] == pytest.approx(0.0, abs=1e-12)
+    assert pairs["engine"]["log_prob_diff_std"] == pytest.approx(0.03)
+    assert "makes the policy update its noise floor" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("ratios", "expected"), [([0.3] * 7, 0.0), ([0.1, 0.5], 0.2), ([0.1], None)])
+def test_spread_of_log_ratios(ratios: list[float], expected: float | None, tmp_path: Path) -> None:
+    """Real cases 23 and 82: 0 of a constant, nothing of one token."""
+    report = ra.analyze(ra.open_dump(written(tmp_path, [ratios])), sweep=False, presets=["disabled"])
+    assert report.overall["log_prob_diff_std"] == (None if expected is None else pytest.approx(expected))
+    assert report.pairs[0].reasons.get("log_prob_diff_std") == ("n < 2" if expected is None else None)
 
 
 def test_what_has_no_marker_beside_it_is_left_out_and_said(run: Run, tmp_path: Path) -> None:

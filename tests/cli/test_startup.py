@@ -57,6 +57,26 @@ def test_check_loads_torch_for_an_audit_alone(arguments: tuple[str, ...], code: 
     assert result.stderr.splitlines()[-1].strip() == str(code)
 
 
+@pytest.mark.parametrize(("arguments", "code"), [(("explain", "ess"), 0), (("explain", "esss"), 2), (("--help",), 0)])
+def test_a_process_ends_at_once_with_everything_said(arguments: tuple[str, ...], code: int) -> None:
+    """No object is taken apart at the end, what others left to be done at exit is done, nothing printed is lost."""
+    script = (
+        "import atexit, sys; from rollout_audit.__main__ import process\n"
+        "class Slow:\n    def __del__(self): print('taken apart', file=sys.stderr)\n"
+        "import builtins; builtins.slow = Slow()\n"
+        "import rollout_audit.cli.app as app\n"
+        "def late(*_): atexit.register(lambda: print('done at exit'))\n"
+        "app.settings = (lambda own: lambda: (late(), own())[1])(app.settings)\n"
+        f"sys.argv = ['rollout-audit', *{arguments!r}]; sys.exit(process())"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert result.returncode == code
+    assert "taken apart" not in result.stderr
+    assert result.stdout.endswith("done at exit\n") or arguments == ("--help",)
+    assert len(result.stdout) > 200 or code == 2
+    assert (result.stderr.count("\n") == 1) == (code == 2)
+
+
 def test_help_states_commands_and_exit_codes(run) -> None:
     text = run("--help").out
     for word in (

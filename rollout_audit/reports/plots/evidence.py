@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
 from rollout_audit.audit.pictures import Pictures
 from rollout_audit.audit.report import Report
 
-__all__ = ["pictures_of"]
+__all__ = ["in_line", "pictures_of"]
 
 
 def pictures_of(report: Report) -> Pictures | None:
@@ -14,3 +19,10 @@ def pictures_of(report: Report) -> Pictures | None:
         return report.pictures
     except ValueError:
         return None
+
+
+def in_line(sweep: Mapping[str, object]) -> NDArray[np.bool_]:
+    """[points] those whose thresholds follow each other: a band of k1 that is not reciprocal stands by itself."""
+    lower, upper = (np.asarray(sweep[name], dtype=np.float64) for name in ("rule_lower", "rule_upper"))
+    line: NDArray[np.bool_] = np.isnan(lower) | (lower == -upper)
+    return line

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report, SweepReport
-from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.evidence import in_line, pictures_of
 from rollout_audit.reports.plots.named import Mark, legend, mark_at, marks
 from rollout_audit.reports.plots.style import AMBER, HALO, INK, ORANGE, SMALL, heading, log_axis, new_figure
 from rollout_audit.reports.plots.wording import counted, first_fitting, percent, short
@@ -47,6 +47,8 @@ class Grid:
     """[thresholds] ascending; of k1 the band's half width as a log-ratio"""
     figures: Mapping[str, Array]
     """name → [caps, thresholds]; NaN where there is no point"""
+    reciprocal: bool = True
+    """else its thresholds are the upper ends of bands"""
 
     @property
     def of_ratio(self) -> bool:
@@ -63,9 +65,14 @@ class Grid:
 
 
 def grids(sweep: Mapping[str, object]) -> list[Grid]:
-    """Every family that joins a weight with a rule."""
-    families = np.asarray(sweep["family"])
-    return [_grid(sweep, families == name, name) for name in dict.fromkeys(families.tolist()) if JOINED in name]
+    """Every family that joins a weight with a rule; bands by themselves only where it has no others."""
+    families, line = np.asarray(sweep["family"]), in_line(sweep)
+    found = []
+    for name in dict.fromkeys(families.tolist()):
+        chosen = families == name
+        if JOINED in name:
+            found.append(_grid(sweep, chosen & line if (chosen & line).any() else chosen, name))
+    return found
 
 
 def _grid(sweep: Mapping[str, object], chosen: NDArray[np.bool_], family: str) -> Grid:
@@ -76,7 +83,7 @@ def _grid(sweep: Mapping[str, object], chosen: NDArray[np.bool_], family: str) -
         table = np.full((len(caps), len(bounds)), np.nan)
         table[row, column] = np.asarray(sweep[name], dtype=np.float64)[chosen]
         figures[name] = table
-    return Grid(family, family.partition(JOINED)[2], caps, bounds, figures)
+    return Grid(family, family.partition(JOINED)[2], caps, bounds, figures, bool(in_line(sweep)[chosen].all()))
 
 
 def draw(report: Report) -> Figure | None:
@@ -150,7 +157,8 @@ def _draw_grid(axes: Axes, grid: Grid, limits: SweepReport, palest: float) -> Qu
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(-0.5, len(rows) - 0.5 + ROOM_ABOVE * len(rows))
     log_axis(axes, "x")
-    axes.set_xlabel("T − 1 of the band 1/T to T" if grid.of_ratio else "largest statistic that is kept")
+    band = "T − 1 of the band 1/T to T" if grid.reciprocal else "upper end of the band of −log ρ, T − 1"
+    axes.set_xlabel(band if grid.of_ratio else "largest statistic that is kept")
     axes.yaxis.set_major_locator(FixedLocator(rows.tolist()))
     axes.set_yticklabels([f"{cap:g}" for cap in grid.caps])
     axes.set_ylabel("cap")

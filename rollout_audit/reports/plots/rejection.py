@@ -12,7 +12,7 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report
-from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.evidence import in_line, pictures_of
 from rollout_audit.reports.plots.named import legend, mark_at, marks
 from rollout_audit.reports.plots.style import (
     BLUE,
@@ -59,7 +59,7 @@ class Path:
 
 def paths(sweep: Mapping[str, object]) -> dict[str, Path]:
     """The families that are there, by growing share masked."""
-    families = np.asarray(sweep["family"])
+    families = np.where(in_line(sweep), np.asarray(sweep["family"]), "")
     columns = ("masked_fraction", "kept_reward_mean", "kept_length_mean")
     found = {}
     for name in FAMILIES:

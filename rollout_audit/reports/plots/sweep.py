@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from matplotlib.ticker import FixedLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from rollout_audit.audit.report import Report, SweepReport
-from rollout_audit.reports.plots.evidence import pictures_of
+from rollout_audit.reports.plots.evidence import in_line, pictures_of
 from rollout_audit.reports.plots.named import Mark, legend, mark_at, marks
 from rollout_audit.reports.plots.style import (
     BLUE,
@@ -33,8 +34,9 @@ from rollout_audit.reports.plots.zones import paint_zones, zones
 __all__ = ["draw"]
 
 Array = NDArray[np.float64]
-Table = Mapping[str, Array]
+Table = Mapping[str, NDArray[Any]]
 
+COLUMNS = 3
 LARGEST_SHOWN = 1e4
 FEW_TICKS_FROM = 25.0
 RANGE_AT = 1.085
@@ -93,28 +95,39 @@ RULES = (
 
 
 def draw(report: Report) -> Figure | None:
-    """Nine families of the sweep: what each threshold would do, with the presets' own and those asked for marked."""
+    """Up to nine families of the sweep: what each threshold would do, the presets' own and those asked for marked."""
     pictures = pictures_of(report)
     if pictures is None or pictures.sweep is None or report.sweep is None or not report.sweep.points:
         return None
     tables = _by_family(pictures.sweep)
-    lines = {line.family: line for line in (*CAPS, *RULES)}
+    lines = {line.family: line for line in (*CAPS, *RULES) if line.family in tables}
+    caps, rules = ([line for line in some if line.family in lines] for some in (CAPS, RULES))
+    if not lines:
+        return None
     named = [m for m in marks(report) if any(len(_thresholds(lines[f], [m])) for f in (m.weight, m.rule) if f in lines)]
-    figure = new_figure(7.9, _finding(report, report.sweep, tables), _subtitle(report, named))
-    panels = figure.subplots(3, 3)
-    for axes, line in zip(panels[0], CAPS, strict=True):
-        _draw_cap(axes, line, tables.get(line.family), [m for m in named if m.weight == line.family])
-    for axes, line in zip(panels[1:].flat, RULES, strict=True):
-        _draw_rule(axes, line, tables.get(line.family), [m for m in named if m.rule == line.family])
+    alone = any(not tables[line.family]["in_line"].all() for line in rules)
+    rows = -(-len(caps) // COLUMNS) + -(-len(rules) // COLUMNS)
+    figure = new_figure(0.4 + 2.5 * rows, _finding(report, report.sweep, tables), _subtitle(report, named, alone=alone))
+    panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+    of_rules = panels[-(-len(caps) // COLUMNS) * COLUMNS :]
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, line in zip(panels, caps, strict=False):
+        own = [m for m in named if m.weight == line.family]
+        _draw_cap(axes, line, tables[line.family], own, keyed=line is caps[0])
+    for i, (axes, line) in enumerate(zip(of_rules, rules, strict=False)):
+        own = [m for m in named if m.rule == line.family]
+        _draw_rule(axes, line, tables[line.family], own, keyed=i % COLUMNS == 0)
     return figure
 
 
 def _by_family(sweep: Mapping[str, object]) -> dict[str, Table]:
     families = np.asarray(sweep["family"])
-    numbers = {
+    numbers: dict[str, NDArray[Any]] = {
         name: np.asarray(sweep[name], dtype=np.float64)
         for name in ("upper", "rule_upper", "ess", "mass_lost", "masked_fraction", "seq_masked_fraction")
     }
+    numbers["in_line"] = in_line(sweep)
     found = dict.fromkeys(families.tolist())
     return {family: {name: column[families == family] for name, column in numbers.items()} for family in found}
 
@@ -123,7 +136,7 @@ def _finding(report: Report, limits: SweepReport, tables: Mapping[str, Table]) -
     geo = tables.get("seq_mean_k1")
     preset = {c.name: c.stages.kept["masked_fraction"] for c in report.corrections}.get(GEO_PRESET)
     if geo is not None and preset is not None and preset > limits.max_masked:
-        kept = geo["masked_fraction"] <= limits.max_masked
+        kept = (geo["masked_fraction"] <= limits.max_masked) & geo["in_line"]
         if kept.any():
             width = float(np.expm1(geo["rule_upper"][kept].min()))
             text = f"The geometric band ±0.1% masks {percent(preset)} of the tokens"
@@ -139,21 +152,19 @@ def _finding(report: Report, limits: SweepReport, tables: Mapping[str, Table]) -
     return f"Every token cap of the grid loses more than {most} of the weight"
 
 
-def _subtitle(report: Report, named: Sequence[Mark]) -> str:
+def _subtitle(report: Report, named: Sequence[Mark], *, alone: bool) -> str:
     points = report.sweep.points if report.sweep else 0
+    bands = " Dots: bands by themselves, at their upper end." if alone else ""
     return (
         f"{counted(points, 'configuration')} of one pass, {counted(report.counts.valid_tokens, 'valid token')} as one "
         "batch. Dotted: the presets' threshold (of largest k2: as the veto at 1e-4); grey bar: the range its origin "
-        f"recommends; shaded: past a health limit.{legend(named)}"
+        f"recommends; shaded: past a health limit.{bands}{legend(named)}"
     )
 
 
-def _draw_cap(axes: Axes, line: _Line, table: Table | None, named: Sequence[Mark]) -> None:
-    heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)) if line is CAPS[0] else ())
-    if table is None:
-        axes.set_axis_off()
-        note(axes, "not in the grid")
-        return
+def _draw_cap(axes: Axes, line: _Line, table: Table, named: Sequence[Mark], *, keyed: bool) -> None:
+    axes.set_axis_on()
+    heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)) if keyed else ())
     x = line.threshold(table)
     axes.set_ylim(0, 1.12)
     _frame(axes, line, np.concatenate([x, _thresholds(line, named)]), [m.kept("ess") for m in named])
@@ -163,20 +174,24 @@ def _draw_cap(axes: Axes, line: _Line, table: Table | None, named: Sequence[Mark
     paint_zones(axes, zones("ess"), "y")
 
 
-def _draw_rule(axes: Axes, line: _Line, table: Table | None, named: Sequence[Mark]) -> None:
-    keys = (("tokens", BLUE), ("sequences", ORANGE))
-    heading(axes, line.title, keys if line in (RULES[0], RULES[3]) else ())
+def _draw_rule(axes: Axes, line: _Line, table: Table, named: Sequence[Mark], *, keyed: bool) -> None:
+    axes.set_axis_on()
+    heading(axes, line.title, (("tokens", BLUE), ("sequences", ORANGE)) if keyed else ())
     axes.set_ylim(0, 1.12)
-    x = np.empty(0) if table is None else line.threshold(table)
+    x = line.threshold(table)
     inside = (x > 0) & (x <= LARGEST_SHOWN)
-    if table is None or not inside.any():
+    if not inside.any():
         axes.set_axis_off()
-        note(axes, "no threshold to show" if table is None else "every threshold lies past 10,000")
+        note(axes, "every threshold lies past 10,000")
         return
     marked = [m.kept("masked_fraction") for m in named]
     _frame(axes, line, np.concatenate([x[inside], _thresholds(line, named)]), marked)
-    _plot(axes, x[inside], table["masked_fraction"][inside], BLUE, "solid")
-    _plot(axes, x[inside], table["seq_masked_fraction"][inside], ORANGE, "dashed")
+    for name, colour, style in (("masked_fraction", BLUE, "solid"), ("seq_masked_fraction", ORANGE, "dashed")):
+        line_of, alone = inside & table["in_line"], inside & ~table["in_line"]
+        if line_of.any():
+            _plot(axes, x[line_of], table[name][line_of], colour, style)
+        if alone.any():
+            axes.plot(x[alone], table[name][alone], color=colour, ls="", marker="o", ms=4, clip_on=False)
     _mark(axes, line, named, "masked_fraction")
     paint_zones(axes, zones("masked_fraction"), "y")
 

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[Make, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_bad_input_is_one_line_and_exit_2(name: str, run, tmp_path: Path) -> None:
+    """Real cases 103 and 104."""
     make, expected = CASES[name]
     (folder := tmp_path / "in [1]").mkdir()
     result = run("analyze", make(folder), "--out", tmp_path / "out")

@@ -16,7 +16,7 @@ import rollout_audit as ra
 from rollout_audit.audit.gates import FAMILIES
 from rollout_audit.corrections.presets import PRESETS
 from tests.cli.conftest import Outcome, shell
-from tests.cli.test_streams import POOR, on_terminal
+from tests.cli.test_streams import ANSI, POOR, on_terminal
 
 Run = Callable[..., Outcome]
 FLOATS = pa.list_(pa.float64())
@@ -173,6 +173,23 @@ def test_widths_of_a_pipe(width: str, run: Run, dump: Path, tmp_path: Path, monk
     lines = run("check", dump, "--golden", golden, "--all").out.splitlines()
     assert any("decoupled_token_is:kept.seq_touched_fraction@pooled" in line for line in lines)
     assert not any("…" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_terminals_of_every_width_show_whole_names(width: int, variables: dict[str, str], tmp_path: Path) -> None:
+    """Real cases 100 and 101: brackets in a column's name are no markup; colour only where it is wanted."""
+    rows = pa.array([[-1.0, -2.0]], FLOATS)
+    columns = {"rollout_log_probs": rows, "old[bold]": rows, "[/red] step": pa.array([3])}
+    pq.write_table(pa.table(columns), tmp_path / "a [step_3] b.parquet")
+    line = ("inspect", tmp_path / "a [step_3] b.parquet", "--map", "old_log_probs=old[bold]")
+    code, text = on_terminal(width, *line, **variables)
+    plain = ANSI.sub("", text)
+    assert code == 0
+    assert bool(ANSI.search(text)) == (not variables)
+    assert "…" not in plain
+    assert {"old[bold]", "[/red]"} <= {word.strip(",.") for word in plain.split()}
+    assert "a [step_3] b.parquet" in " ".join(plain.split())
 
 
 @pytest.mark.parametrize("steps", [("--steps", "-5:2"), ("--steps=-5:2",)])

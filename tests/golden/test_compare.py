@@ -41,6 +41,7 @@ def verdict_of(key: str, was: float | None, now: float | None, **kwargs: int) ->
     ],
 )
 def test_direction_and_tolerance(key: str, was: float, now: float, verdict: str) -> None:
+    """Real cases 106 and 107."""
     assert verdict_of(key, was, now) == verdict
 
 

@@ -57,6 +57,7 @@ def test_native_shares(tmp_path: Path) -> None:
 
 
 def test_a_count_that_another_machine_sees_otherwise_passes_and_is_named(tmp_path: Path, run) -> None:
+    """Real case 106."""
     report_of(tmp_path, [[at_most(2.0), -0.5, -0.25, 0.9], [-0.1] * 4], ra.Correction())
     arguments = ("check", tmp_path / "step_0.parquet", "--golden", tmp_path / "g.json")
     run(*arguments, "--update")

@@ -186,6 +186,7 @@ def test_a_missing_golden_file_fails_and_prints_the_command(run: Run, dump: Path
 
 
 def test_bitwise_agreement(run: Run, dump: Path, tmp_path: Path) -> None:
+    """Real case 95: the first d ≠ 0 fails, with its file, row and position."""
     result = run("check", dump, "--expect-bitwise", "--export", "junit=j.xml", "--export", "github")
     assert result.code == 1
     first = result.out.splitlines()[1]

@@ -110,6 +110,7 @@ def test_options_may_come_from_variables(run, dump: Path, tmp_path: Path, monkey
         (("DUMP", "--rule", "seq_mean_k4=1"), "did you mean 'seq_mean_k"),
         (("DUMP", "--rule", "token_k1=2", "--rule", "token_k1=3"), "token_k1 already has '2'"),
         (("DUMP", "--level", "word"), "--level 'word': no such level"),
+        (("DUMP", "--level", "none", "--rule", "none", "--veto", "none"), "no threshold is left to try"),
         (("DUMP", "--upper", "1.1:9:log:100000"), "more than 200,000"),
     ],
 )

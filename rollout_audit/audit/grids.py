@@ -102,7 +102,7 @@ def _positive(name: str, given: object, text: object) -> float:
     except (TypeError, ValueError):
         raise UsageError(f"--{name} {given!r}: {text!r} is no number; {HOW}") from None
     if not 0 < value < np.inf:
-        raise UsageError(f"--{name} {given!r}: {text} is no positive number, and a bound on a ratio is one; {HOW}")
+        raise UsageError(f"--{name} {given!r}: {text} is no positive number, as every threshold is; {HOW}")
     return value
 
 
@@ -131,7 +131,13 @@ def _weights(
             yield tuple(_bounded(level, bound, value) for value in uppers)
         else:
             lowers = thresholds("lower", lower)
-            yield tuple(Weight(level, bound, low, high) for low in lowers for high in uppers if low < high)
+            found = tuple(Weight(level, bound, low, high) for low in lowers for high in uppers if low < high)
+            if lowers and uppers and not found:
+                raise UsageError(
+                    f"--lower {lowers[0]:g}: not below any upper bound of {level} weights, which end at "
+                    f"{uppers[-1]:g}; give a smaller one, or --bound truncate"
+                )
+            yield found
 
 
 def _joint(grid: Grid, levels: Sequence[Level], upper: Numbers | None) -> Iterator[Weight]:

@@ -202,6 +202,8 @@ def sweep(
     check_one(None, trainer, config)
     grid = _grid(level, bound, upper, lower, several(rule, "ROLLOUT_AUDIT_RULE"), veto, joint=joint)
     presets = several(preset, "ROLLOUT_AUDIT_PRESET")
+    if grid is not None and not grid.points and not presets and trainer is None:
+        raise UsageError("no threshold is left to try; give --level, --rule or --veto something, or name a --preset")
 
     from rollout_audit.audit.selection import named_presets
     from rollout_audit.dumps.dump import open_dump

@@ -48,12 +48,19 @@ def sweep_document(report: Report) -> Document:
     """The strictest point of each family for people, every point for programs."""
     tables = [table for table in (named_table(report), sweep_table(report)) if table is not None]
     counts = report.counts
-    read = f"{counts.sequences:,} sequences, {counts.valid_tokens:,} valid tokens in {counts.steps:,} steps."
+    read = (
+        f"{_counted(counts.sequences, 'sequence')}, {_counted(counts.valid_tokens, 'valid token')} in "
+        f"{_counted(counts.steps, 'step')}."
+    )
     return Document(
         (Note(read), *tables, Note(""), *(Note(note, quiet=True) for note in report.notes)),
         json=lambda: json.dumps(_points(report), ensure_ascii=False, allow_nan=False, indent=2) + "\n",
         records=lambda: _points(report),
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _points(report: Report) -> list[Mapping[str, object]]:

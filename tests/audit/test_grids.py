@@ -121,6 +121,8 @@ def test_a_band_is_verls_own() -> None:
         ({"upper": "0.5"}, "--upper 0.5: below 1"),
         ({"upper": "1.1:2:log:150000"}, "more than 200,000"),
         ({"veto": "0"}, "--veto '0': 0 is no positive number"),
+        ({"rules": {"seq_mean_k3": "-1"}}, "--rule seq_mean_k3 '-1': -1 is no positive number, as every threshold is"),
+        ({"upper": "1.5", "lower": "2"}, "--lower 2: not below any upper bound of token weights, which end at 1.5"),
     ],
 )
 def test_what_cannot_be_swept_is_one_line(given: dict[str, Any], message: str) -> None:

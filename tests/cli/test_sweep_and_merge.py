@@ -110,6 +110,7 @@ def test_options_may_come_from_variables(run, dump: Path, tmp_path: Path, monkey
         (("DUMP", "--rule", "seq_mean_k4=1"), "did you mean 'seq_mean_k"),
         (("DUMP", "--rule", "token_k1=2", "--rule", "token_k1=3"), "token_k1 already has '2'"),
         (("DUMP", "--level", "word"), "--level 'word': no such level"),
+        (("DUMP", "--level", "none", "--rule", "none", "--veto", "none"), "no threshold is left to try"),
         (("DUMP", "--upper", "1.1:9:log:100000"), "more than 200,000"),
     ],
 )
@@ -257,3 +258,25 @@ def test_what_cannot_stand_beside_the_grid_is_one_line(
         assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
         assert message in result.err
     assert not (tmp_path / "s").exists()
+
+
+def test_a_report_of_a_newer_version_is_not_merged(run, report: Path, tmp_path: Path) -> None:
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    for file in report.iterdir():
+        (newer / file.name).write_bytes(file.read_bytes())
+    tree = json.loads((newer / "report.json").read_text())
+    tree["schema"]["version"] += 1
+    (newer / "report.json").write_text(json.dumps(tree))
+    result = run("merge", report, newer, "--out", tmp_path / "m")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "report version 2, this tool reads up to 1; upgrade rollout-audit" in result.err
+    assert not (tmp_path / "m").exists()
+
+
+def test_bands_are_tried_jointly_and_stand_beside_the_lines(run, dump: Path, tmp_path: Path) -> None:
+    rules = ("--rule", "seq_mean_k1=0.98_1.03,1.02,1.05", "--upper", "1.5,2", "--veto", "none")
+    points = json.loads(run("sweep", dump, "--out", tmp_path / "s", *rules, *QUICK, "--format", "json").out)
+    joint = [p for p in points if p["family"] == "token truncate + seq_mean_k1"]
+    assert [p["upper"] for p in joint if p["rule_lower"] != -p["rule_upper"]] == [1.5, 2.0]
+    assert len(joint) == 2 * 3

@@ -173,7 +173,7 @@ def _subtitle(report: Report) -> str:
     return (
         f"Of {counted(points, 'configuration')} those with such weights, the dump as one batch; upper left is better. "
         f"Bold: frontier of the weights without rejection. Grey: under a sequence rule. Diamonds: presets, "
-        f"+n: as many more stand there, small: no name, bold: asked for. Dotted: {100 * lost:g}% of the weight."
+        f"+n: as many more stand there, small: unnamed, name in bold: asked for. Dotted: {100 * lost:g}% of the weight."
     )
 
 

@@ -127,7 +127,8 @@ class Evidence:
             values = None if self._pooled_values is None else self._values_of_step.get(step, _NO_VALUES)
             segments = {name: _of_step(columns, step) for name, columns in self._segments.items()}
             classes = self._cells_of_step.get(step, {})
-        rows = {name: column[chosen] for name, column in self.rows.items()}
+        span = _as_span(np.asarray(chosen, dtype=np.int64))
+        rows = {name: column[span] for name, column in self.rows.items()}
         return Scope(rows, classes, values, segments, self.plan, all_rows)
 
     @cached_property
@@ -160,6 +161,13 @@ class Evidence:
     def _values_of_step(self) -> Mapping[int, Values]:
         values, steps, classes = self._values
         return {step: (values[at], classes[at]) for step, at in _groups(steps).items()}
+
+
+def _as_span(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Ascending places; as a slice, which copies nothing, where none is left out between them."""
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 def _groups(keys: NDArray[Any]) -> Mapping[int, NDArray[np.int64]]:

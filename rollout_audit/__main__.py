@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import sys
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def process() -> int:
     """The command line as a process of its own, which ends with it."""
     gc.set_threshold(OBJECTS_BEFORE_A_COLLECTION)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started the process: nobody reads it, the verdict stands
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     leaving = _Leaving()
     atexit.register(leaving.now)
     leaving.code = main()
@@ -95,6 +99,8 @@ def _explain(error: BaseException, *, debug: bool) -> int:
             return _say(f"error: {_one_line(error)}", error.exit_code)
         case BrokenPipeError():
             return _finish(COULD_NOT_TELL)
+        case OSError(errno=errno.ENOSPC):
+            return _say(f"error: {_one_line(error)}; make room, or write elsewhere", COULD_NOT_TELL)
         case _ if isinstance(error, CommandError):
             return _say(_usage_text(error), COULD_NOT_TELL)
         case Exception():

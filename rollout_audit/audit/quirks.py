@@ -204,8 +204,12 @@ def _why(quirk: Quirk) -> str:
 
 def _lopsided_k1(evidence: Evidence) -> str | None:
     texts = [_swapped(rule) for rule in evidence.correction.rules if _is_lopsided(rule)]
-    masked = evidence.figure("kept.masked_fraction")
-    return f"{'; '.join(texts)}: {masked or 0:.2%} of the tokens leave" if texts else None
+    return f"{'; '.join(texts)}: {_leaving(evidence)}" if texts else None
+
+
+def _leaving(evidence: Evidence) -> str:
+    masked, rules = evidence.figure("kept.masked_fraction") or 0.0, len(evidence.correction.all_rules)
+    return f"{masked:.2%} of the tokens leave" + (f", by all {rules} rules together" if rules > 1 else "")
 
 
 def _is_lopsided(rule: Rule) -> bool:
@@ -226,8 +230,7 @@ def _shared_threshold(evidence: Evidence) -> str | None:
     for rule, bound in ratios:
         same = [other.name for other in others if math.isclose(other.upper or 0.0, bound, rel_tol=1e-9)]
         if same:
-            masked = evidence.figure("kept.masked_fraction")
-            return f"{rule.name} and {', '.join(same)} share {bound:g}; {masked or 0:.2%} of the tokens leave"
+            return f"{rule.name} and {', '.join(same)} share {bound:g}; {_leaving(evidence)}"
     return None
 
 

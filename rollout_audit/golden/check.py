@@ -225,7 +225,7 @@ def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) 
 def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:
     expected = {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
     tolerances = tolerances_for({key.name for key in expected}, old.tolerances, asked)
-    return compare(expected, figures_of(audited.report, audited.logged), tolerances)
+    return compare(expected, figures_of(audited.report, audited.logged), tolerances, old.tolerances)
 
 
 def _other_dump(old: Golden, new: Golden) -> list[str]:

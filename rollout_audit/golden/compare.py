@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,6 +51,7 @@ def compare(
     expected: Mapping[FigureKey, Figure],
     got: Mapping[FigureKey, Figure],
     tolerances: Mapping[str, Tolerance],
+    recorded: Collection[str] = (),
 ) -> list[Comparison]:
     """Hold each figure against what is expected of it, worst first.
 
@@ -59,13 +60,14 @@ def compare(
         got: of the report; metrics and subjects that nothing is expected of are `new`, unless they have no value
             either. A figure whose metric the golden file has in another scope is missing from it: `unmeasured`.
         tolerances: metric → what it may do; metrics without one get the default.
+        recorded: metrics that the golden file was made with: one of them that a subject of its lacks is missing too.
     """
     added = [key for key, figure in got.items() if key not in expected and figure.value is not None]
     rows = [_row(key, was, got.get(key, ABSENT), _of(key, tolerances)) for key, was in expected.items()]
-    known = {(key.subject, key.metric) for key in expected}
+    known, subjects = {(key.subject, key.metric) for key in expected}, {key.subject for key in expected}
     for key in added:
         direction, value = _of(key, tolerances).direction, got[key].value
-        if (key.subject, key.metric) in known:
+        if (key.subject, key.metric) in known or (key.subject in subjects and key.name in recorded):
             rows.append(Comparison(key, None, value, None, None, direction, "unmeasured", "not in the golden file"))
         else:
             rows.append(Comparison(key, None, value, None, None, direction, "new"))

@@ -6,6 +6,7 @@ stands in the file are options of the commands, which `cli.settings` hands to th
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -104,6 +105,9 @@ def _gate(given: Settings, table: Mapping[str, Any], where: str) -> Gate:
     _choice(given, f"{where}.severity", severity, SEVERITIES)
     if not scope.removeprefix("-").isdecimal():
         _choice(given, f"{where}.scope", scope, (*SCOPES, PER_STEP))
+    for key in ("metric", "preset"):
+        if not isinstance(table.get(key, ""), str):
+            raise given.refuse(f"{where}.{key}", table[key], "expected a name")
     value, preset = _number(given, f"{where}.value", table["value"]), table.get("preset")
     name = table["metric"] if preset is None else f"{preset}:{table['metric']}"
     text = f"{name}@{scope} {table['op']} {value:g}"
@@ -118,8 +122,8 @@ def _check_tolerance(given: Settings, metric: str, key: str, value: object) -> N
         raise given.unknown(f"{where}.", key, TOLERANCE_KEYS)
     if key == "direction":
         _choice(given, f"{where}.{key}", value, (*DIRECTIONS, *SPELT))
-    elif _number(given, f"{where}.{key}", value) < 0:
-        raise given.refuse(f"{where}.{key}", value, "a tolerance is not negative")
+    elif not 0 <= _number(given, f"{where}.{key}", value) < math.inf:
+        raise given.refuse(f"{where}.{key}", value, "a tolerance is a number from 0 up, and finite")
 
 
 def _choice(given: Settings, where: str, value: object, known: tuple[str, ...]) -> None:
@@ -140,8 +144,11 @@ def _tables(given: Settings, value: object, where: str) -> Mapping[str, Any]:
 
 
 def _table(tree: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    table = tree.get("tool", {}).get(TABLE)
-    return table if isinstance(table, dict) else None
+    tool = tree.get("tool", {})
+    table = tool.get(TABLE) if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"pyproject.toml: tool.{TABLE} = {table!r}: expected a table, [tool.{TABLE}]")
+    return table
 
 
 def _toml(file: Path) -> Mapping[str, Any]:

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING
 import torch
 
 from rollout_audit.corrections.direct import bounded_weight
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Denominator, Level, Weight
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Denominator,
+    Level,
+    Rule,
+    Sign,
+    Statistic,
+    Weight,
+)
 from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.configfile import Section
-from rollout_audit.trainers.expression import Options, lower, or_else, rule_lower, rule_upper, upper
+from rollout_audit.trainers.expression import Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import largest, mean, smallest, summarise
 from rollout_audit.trainers.settings import Settings
 
@@ -30,7 +40,8 @@ __all__ = ["TRAINER", "TrlConfig"]
 PREFIX = "vllm_importance_sampling_"
 ENABLED, MODE = f"{PREFIX}correction", f"{PREFIX}mode"
 UPPER, LOWER = f"{PREFIX}clip_max", f"{PREFIX}clip_min"
-DEFAULTS: dict[str, object] = {ENABLED: True, MODE: "sequence_mask", UPPER: 3.0, LOWER: None}
+OFF_POLICY = "off_policy_mask_threshold"
+DEFAULTS: dict[str, object] = {ENABLED: True, MODE: "sequence_mask", UPPER: 3.0, LOWER: None, OFF_POLICY: None}
 MODES: dict[str | None, tuple[Level, Bound]] = {
     "token_truncate": (Level.TOKEN, Bound.CLIP),
     "token_mask": (Level.TOKEN, Bound.MASK),
@@ -51,7 +62,8 @@ QUIRKS = (
     ),
     Quirk(
         "masking_is_zeroing",
-        "Masked tokens and sequences have weight 0 and stay in the denominator of the loss.",
+        "Masked tokens and sequences, those of off_policy_mask_threshold too, have weight 0 and stay in the "
+        "denominator of the loss.",
         "reference/trainers.md 5A",
     ),
     Quirk(
@@ -83,6 +95,7 @@ OPTIONS: Options = (
             ),
             *({MODE: mode, UPPER: None, LOWER: None} for mode in MASKED),
         ),
+        ({}, {OFF_POLICY: rule_bound(Statistic.K1, Aggregation.SEQ_MEAN)}),
     ),
 )
 COUNTERPARTS = {
@@ -95,9 +108,10 @@ COUNTERPARTS = {
 
 @dataclass(frozen=True, slots=True)
 class TrlConfig:
-    """The parsed fields; `weight` None where the correction is off."""
+    """The parsed fields; `weight` None where the correction is off, `delta` where sequences are not masked."""
 
     weight: Weight | None
+    delta: float | None
 
 
 def parse(raw: Mapping[str, object]) -> TrlConfig:
@@ -111,12 +125,20 @@ def parse(raw: Mapping[str, object]) -> TrlConfig:
             raise ConfigError(UPPER, None, f"{MODE} {mode!r} needs {LOWER} or {UPPER}: both are null")
         bound = Bound.NONE
     weight = Weight(level, bound, lower, upper, clamp=None)
-    return TrlConfig(weight if settings.flag(ENABLED) else None)
+    return TrlConfig(weight if settings.flag(ENABLED) else None, settings.optional_number(OFF_POLICY))
 
 
 def correction(config: TrlConfig) -> Correction:
     """What the configuration does, in the tool's vocabulary."""
-    return Correction(weight=config.weight or Weight(), denominator=Denominator.ORIGINAL)
+    return Correction(config.weight or Weight(), _off_policy_mask(config), denominator=Denominator.ORIGINAL)
+
+
+def _off_policy_mask(config: TrlConfig) -> tuple[Rule, ...]:
+    """DeepSeek-V3.2's mask: a sequence of negative advantage goes where the mean of log μ − log π is above delta."""
+    if config.delta is None:
+        return ()
+    sign = Sign.NEGATIVE_MEAN
+    return (Rule(Statistic.K1, Aggregation.SEQ_MEAN, None, config.delta, clamp=None, sign=sign),)
 
 
 def warnings(config: TrlConfig) -> tuple[str, ...]:
@@ -178,7 +200,7 @@ TRAINER: Trainer[TrlConfig] = Trainer(
     name="trl",
     version="2026-07",
     defaults=DEFAULTS,
-    section=Section(prefix=PREFIX),
+    section=Section(prefix=(PREFIX, "off_policy_mask_")),
     parse=parse,
     correction=correction,
     warnings=warnings,

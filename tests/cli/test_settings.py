@@ -273,12 +273,14 @@ def test_scopes_of_a_gate(scope: str, run: Run, dump: Path) -> None:
         ("device = 'gpu'", "device = 'gpu': "),
         ("[check.metrics.kl_k33]\natol = 1", "unknown key check.metrics.'kl_k33'; did you mean 'kl_k3'?"),
         ("[check.metrics.kl_k3]\natoll = 1", "unknown key check.metrics.kl_k3.'atoll'; did you mean 'atol'?"),
-        ("[check.metrics.kl_k3]\natol = -1", "check.metrics.kl_k3.atol = -1: a tolerance is not negative"),
+        ("[check.metrics.kl_k3]\natol = -1", "check.metrics.kl_k3.atol = -1: a tolerance is a number from 0 up"),
         ("[check.metrics.kl_k3]\ndirection = 'wide'", "direction = 'wide': expected one of higher, lower"),
         ("[check.metrics]\nkl_k3 = 1", "check.metrics.kl_k3 = 1: expected a table, [check.metrics.kl_k3]"),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '>'", "gate[0] has no value; a gate needs metric, op and value"),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '=>'\nvalue = 1", "gate[0].op = '=>': expected one of <=, >=, =="),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = nan", "gate[0].value = nan: expected a number"),
+        ("[[gate]]\nmetric = 3\nop = '>'\nvalue = 1", "gate[0].metric = 3: expected a name"),
+        ("[check.metrics.kl_k3]\natol = inf", "check.metrics.kl_k3.atol = inf: a tolerance is a number from 0 up"),
         (
             "[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1\nscop = 1",
             "unknown key gate[0].'scop'; did you mean 'scope'?",
@@ -329,3 +331,12 @@ def test_python_takes_the_settings_of_the_folder(dump: Path) -> None:
     Path("rollout-audit.toml").write_text("[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1e-9\n")
     result = ra.check(ra.open_dump(dump))
     assert (result.exit_code, result.gates[0].verdict) == (1, "failed")
+
+
+def test_a_table_of_the_project_that_is_none_is_refused(run: Run, dump: Path) -> None:
+    Path("pyproject.toml").write_text('[tool]\nrollout-audit = "x"\n')
+    result = run("inspect", dump)
+    assert result.code == 2
+    assert result.err.startswith(
+        "error: pyproject.toml: tool.rollout-audit = 'x': expected a table, [tool.rollout-audit]"
+    )

@@ -105,6 +105,23 @@ def test_a_closed_pipe_is_quiet_and_keeps_the_verdict(faulty: Path) -> None:
     assert (result.returncode, result.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize(("closed", "said"), [(">&-", b""), ("2>&-", b"mu.parquet"), (">&- 2>&-", b"")])
+def test_closed_streams_keep_the_verdict(closed: str, said: bytes, faulty: Path) -> None:
+    line = f"{sys.executable} -m rollout_audit inspect '{faulty}' {closed}"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, timeout=60)
+    assert (result.returncode, result.stderr) == (1, b"")
+    assert said in result.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(faulty: Path) -> None:
+    line = f"{sys.executable} -m rollout_audit inspect '{faulty}' > /dev/full"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "No space left on device; make room, or write elsewhere" in result.stderr
+
+
 def test_head_is_quiet() -> None:
     line = f"{sys.executable} -m rollout_audit schema | head -1"
     result = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, timeout=60)

@@ -53,6 +53,17 @@ def test_what_has_no_value_is_unmeasured(value: float | None, side: str) -> None
     assert verdict_of("kl_k3@pooled", was, now) == "unmeasured"
 
 
+@pytest.mark.parametrize(("recorded", "verdict"), [((), "new"), (("kl_k2",), "unmeasured"), (("ess",), "new")])
+def test_a_figure_of_a_recorded_metric_that_the_file_lacks_is_missing(recorded: tuple[str, ...], verdict: str) -> None:
+    """A line lost in a bad merge: the metric still stands among the tolerances."""
+    other = FigureKey("", "kl_k2", "pooled")
+    rows = compare({KL: Figure(0.1)}, {KL: Figure(0.1), other: Figure(0.2)}, {}, recorded)
+    assert {row.key: row.verdict for row in rows} == {KL: "same", other: verdict}
+    preset = FigureKey("seq_rs", "kept.ess", "pooled")
+    added = compare({KL: Figure(0.1)}, {KL: Figure(0.1), preset: Figure(0.2)}, {}, ["kept.ess", "ess"])
+    assert {row.verdict for row in added} == {"same", "new"}
+
+
 def test_missing_figures_are_unmeasured_and_added_ones_are_new() -> None:
     other, void = FigureKey("", "kl_k2", "pooled"), FigureKey("", "chi2_seq", "pooled")
     rows = compare({KL: Figure(0.1)}, {other: Figure(0.2), void: Figure(None, "overflow")}, {})

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from rollout_audit.corrections.direct import apply
+from rollout_audit.corrections.model import Denominator
+from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import sorted_order
+from rollout_audit.trainers.expression import Expression, Unexpressible
 from rollout_audit.trainers.registry import get_trainer
 
 LOG2, LOG4 = math.log(2.0), math.log(4.0)
@@ -204,3 +207,18 @@ def test_slime_opsm_drops_negative_tokens_of_responses_that_drifted() -> None:
 def test_open_instruct_clamps_tokens_before_their_mean() -> None:
     config = {"rho_mask_sequence_level": True, "rho_clamp_upper_bound": 0.0}
     assert weights_of("open-instruct", config, [[20.0, -10.0]]) == pytest.approx([1.0, 1.0])
+
+
+def test_trl_masks_drifted_sequences_of_negative_advantage() -> None:
+    """Means of log μ − log π 0.2, 0.2 and 0.1: the first is past delta and its advantage is negative."""
+    trainer = get_trainer("trl")
+    settings = {"vllm_importance_sampling_correction": False, "off_policy_mask_threshold": 0.15}
+    correction = trainer.correction(trainer.configure(settings))
+    batch = tokens_of([[-0.1, -0.3], [-0.2], [-0.1]], [[-1.0, -1.0], [1.0], [-1.0]])
+    applied = apply(correction, batch)
+    assert applied.kept.tolist() == [False, False, True, True]
+    assert correction.denominator is Denominator.ORIGINAL
+    assert trainer.express(correction) == Expression(settings, correction)
+    ms_swift = trainer.express(PRESETS["ms_swift_off_policy_mask"].correction)
+    assert isinstance(ms_swift, Unexpressible)
+    assert ms_swift.nearest.settings == settings | {"off_policy_mask_threshold": 0.5}

@@ -6,7 +6,6 @@ Only `Figure` and the Agg canvas are used: no pyplot, no global state, no displa
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any, Literal
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator, NullLocator
@@ -73,8 +73,13 @@ _OWN = {
     "savefig.facecolor": "white",
 }
 _EVEN = MaxNLocator(nbins=4)
-_TITLE_SIZE, _SUBTITLE_SIZE = 13.5, 9.5
-_TITLE_WRAP, _SUBTITLE_WRAP, _FOOT_WRAP = 84, 140, 124
+_TITLE = FontProperties(family="sans-serif", size=13.5, weight="bold")
+_SUBTITLE = FontProperties(family="sans-serif", size=9.5, weight="normal")
+_MARGIN = 0.012
+"""Of the width, on either side of text"""
+_LINE = DPI * WIDTH * (1 - 2 * _MARGIN)
+"""Pixels that a line of text may take"""
+_MEASURE = RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
 _TITLE_LINE, _SUBTITLE_LINE = 0.245, 0.18
 
 
@@ -95,31 +100,47 @@ def new_figure(height: float, title: str, subtitle: str, foot: str = "") -> Figu
         subtitle: what is drawn, of how many.
         foot: a remark below everything.
     """
-    titles, subtitles = _balanced(title, _TITLE_WRAP), textwrap.wrap(subtitle, _SUBTITLE_WRAP)
+    titles, subtitles = _balanced(title, _TITLE), _wrapped(subtitle, _SUBTITLE)
     head = 0.3 + _TITLE_LINE * len(titles) + _SUBTITLE_LINE * len(subtitles)
-    feet = textwrap.wrap(foot, _FOOT_WRAP)
+    feet = _wrapped(foot, _SUBTITLE)
     below = 0.12 + _SUBTITLE_LINE * len(feet) if feet else 0.0
     total = height + head + below
     figure = Figure(figsize=(WIDTH, total), dpi=DPI)
     FigureCanvasAgg(figure)
     figure.set_layout_engine("constrained", rect=(0.01, 0.01 + below / total, 0.98, 1 - (head + below) / total))
-    _write(figure, 0.1, titles, size=_TITLE_SIZE, weight="bold", color=INK)
-    _write(figure, 0.14 + _TITLE_LINE * len(titles), subtitles, size=_SUBTITLE_SIZE, weight="normal", color=GREY)
+    _write(figure, 0.1, titles, _TITLE, color=INK)
+    _write(figure, 0.14 + _TITLE_LINE * len(titles), subtitles, _SUBTITLE, color=GREY)
     if feet:
-        _write(figure, total - below, feet, size=_SUBTITLE_SIZE, weight="normal", color=GREY)
+        _write(figure, total - below, feet, _SUBTITLE, color=GREY)
     return figure
 
 
-def _balanced(text: str, width: int) -> list[str]:
-    """Lines of about the same length, as many as `width` needs."""
-    lines = textwrap.wrap(text, width)
-    narrower = (textwrap.wrap(text, w) for w in range(max(1, len(text) // max(1, len(lines))), width))
+def _wrapped(text: str, font: FontProperties, width: float = _LINE) -> list[str]:
+    """Lines that are no wider, in pixels; broken at spaces that may break."""
+    lines: list[str] = []
+    for word in filter(None, text.split(" ")):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and _pixels(longer, font) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _balanced(text: str, font: FontProperties) -> list[str]:
+    """Lines of about the same width, as many as are needed."""
+    lines = _wrapped(text, font)
+    narrower = (_wrapped(text, font, _LINE * share / 20) for share in range(20 // max(len(lines), 1), 20))
     return next((found for found in narrower if len(found) == len(lines)), lines)
 
 
-def _write(figure: Figure, down: float, lines: Sequence[str], *, size: float, weight: str, color: str) -> None:
-    text = figure.text(0.012, 1 - down / figure.get_figheight(), "\n".join(lines), fontsize=size, va="top")
-    text.set(weight=weight, color=color, linespacing=1.2, in_layout=False)
+def _pixels(text: str, font: FontProperties) -> float:
+    return float(_MEASURE.get_text_width_height_descent(text, font, ismath=False)[0])  # type: ignore[no-untyped-call]
+
+
+def _write(figure: Figure, down: float, lines: Sequence[str], font: FontProperties, *, color: str) -> None:
+    text = figure.text(_MARGIN, 1 - down / figure.get_figheight(), "\n".join(lines), fontproperties=font, va="top")
+    text.set(color=color, linespacing=1.2, in_layout=False)
 
 
 def heading(axes: Axes, text: str, keys: Sequence[tuple[str, str]] = ()) -> None:

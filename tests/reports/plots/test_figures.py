@@ -21,6 +21,7 @@ from rollout_audit.reports.plots.heat_map import grids
 from rollout_audit.reports.plots.log_ratio import THRESHOLDS, Distribution, rebinned
 from rollout_audit.reports.plots.profiles import profiles
 from rollout_audit.reports.plots.sequences import Responses
+from rollout_audit.reports.plots.style import new_figure
 from rollout_audit.reports.plots.wording import TITLE_LENGTH, short
 from rollout_audit.reports.plots.zones import zones
 from tests.reports.plots.conftest import report_of, rewritten
@@ -543,3 +544,15 @@ class TestLogged:
     def test_without_a_departure_there_is_none(self, ageing: Report) -> None:
         assert ageing.log is not None
         assert FIGURES["logged"](ageing.with_log(ageing.log.model_copy(update={"departing": 0}))) is None
+
+
+@pytest.mark.parametrize("letter", ["W", "i", "ρ"])
+def test_no_line_of_a_head_or_foot_runs_off_the_figure(letter: str) -> None:
+    words = " ".join([letter * 9] * 60)
+    figure = new_figure(2.0, words, words, words)
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    for text in figure.texts:
+        box = text.get_window_extent(renderer)
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
+        assert box.width > 0.75 * figure.bbox.width

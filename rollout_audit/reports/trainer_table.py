@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rollout_audit.audit.report import TrainerReport
+from rollout_audit.reports.dialect import padding_note
 from rollout_audit.reports.tables import Cell, Column, Table
 
 __all__ = ["trainer_table"]
@@ -23,4 +24,5 @@ def trainer_table(trainer: TrainerReport) -> Table:
         native: list[Cell] = [None] * 3 if one is None else [one.native_value, one.native, one.quirk * one.departs]
         rows.append([name, value, *native])
     caption = "The whole dump as one batch; `rollout-audit metrics --per-step` has one batch a step."
+    caption = " ".join(filter(None, (caption, padding_note(trainer.name, trainer.metrics))))
     return Table(f"What {trainer.name} {trainer.version} would have logged", columns, rows, caption)

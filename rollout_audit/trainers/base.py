@@ -164,6 +164,8 @@ class Trainer(Generic[C]):
     """the settings that say something about a correction beside the others given"""
     optional: frozenset[str] = frozenset()
     """further keys, whose absence is not the same as any value"""
+    padded: tuple[str, ...] = ()
+    """how the names end of what runs over all positions of the padded batch: it depends on the longest row"""
     counts_masked: bool = False
     """whether `row_columns` wants the positions under a mask of 0 as well (`tokens.masked`)"""
 

@@ -350,5 +350,6 @@ TRAINER: Trainer[RollConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
+    padded=("_mask_mean@sum", "_clipfrac@sum"),
     counts_masked=True,
 )

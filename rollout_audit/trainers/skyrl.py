@@ -390,6 +390,7 @@ TRAINER: Trainer[SkyRlConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
+    padded=("/is_ratio_std", "/is_ratio_min"),
     optional=frozenset({LOSS}),
     elsewhere={LOSS: ("trainer", "algorithm")},
     renamed=RENAMED,

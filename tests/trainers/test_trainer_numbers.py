@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rollout_audit.corrections.direct import apply
 from rollout_audit.corrections.model import Denominator
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.corrections.tokens import Tokens
+from rollout_audit.reports.dialect import padding_note
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import sorted_order
 from rollout_audit.trainers.expression import Expression, Unexpressible
@@ -19,6 +21,8 @@ from rollout_audit.trainers.registry import get_trainer
 
 LOG2, LOG4 = math.log(2.0), math.log(4.0)
 Rows = list[list[float]]
+LENGTHS = torch.tensor([3, 1]), torch.tensor([3, 9])
+"""All tokens are valid; eight masked ones after the second response"""
 
 
 def tokens_of(
@@ -222,3 +226,20 @@ def test_trl_masks_drifted_sequences_of_negative_advantage() -> None:
     ms_swift = trainer.express(PRESETS["ms_swift_off_policy_mask"].correction)
     assert isinstance(ms_swift, Unexpressible)
     assert ms_swift.nearest.settings == settings | {"off_policy_mask_threshold": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("skyrl", {"tis_ratio_type": "token"}),
+        ("roll", {"is_weight": {"enabled": True}, "filters": [{"enabled": True}]}),
+        *((name, {}) for name in ("verl", "slime", "trl", "open-instruct", "nemo-rl", "openrlhf", "ms-swift")),
+    ],
+)
+def test_what_depends_on_padding_is_said_to(name: str, config: dict[str, object]) -> None:
+    rows = [[0.3, -0.2, 0.1], [LOG2]]
+    short, long = (metrics_of(name, config, replace(tokens_of(rows), response_lengths=own)) for own in LENGTHS)
+    changed = {key for key in short if short[key] != long[key]}
+    note = padding_note(name, short)
+    assert {key for key in short if key in note} >= changed
+    assert bool(changed) is bool(note) is (name in ("skyrl", "roll"))

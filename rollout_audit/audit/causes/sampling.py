@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Hit
 from rollout_audit.audit.causes.sampled import Array, Flags
+from rollout_audit.corrections.model import SAFETY_CLAMP
 
 __all__ = ["temperature", "truncated_sampling"]
 
@@ -21,6 +23,12 @@ FEW = 10
 ONE_SIDED_CONFIDENT = 0.85
 ONE_SIDED = 0.7
 """Even noise gives 0.5, a small bias 0.63 at most in what was recorded"""
+OTHER_SIDE = 0.3
+"""95th percentile of d over minus its 5th. What a truncation leaves above 0 is noise: 0.11 at most; drift has 0.6"""
+MASS_MISSING, SURE_OF_MASS = 0.97, 6.0
+"""Sound recordings have a mean ratio of 0.992 to 1.003, at most 2.6 standard errors below 1"""
+NEARLY_ALL = 0.95
+"""What renormalising alone gives: the mass that a top-k keeps may differ from token to token, its sign does not"""
 ALIKE = 0.5
 """A factor on the ratio moves sure and unsure tokens alike; a temperature leaves the sure ones where they are"""
 EXPLAINED = 0.5
@@ -130,23 +138,55 @@ def _log_odds(log_prob: Array) -> Array:
 
 
 def truncated_sampling(exhibit: Exhibit) -> Hit | None:
-    """d is one-sided in every band of probability and bounded: the log of the mass that one side kept."""
+    """d is one-sided and bounded: the log of the mass that one side kept. Or the mean ratio falls short of 1."""
     bands = _bands(exhibit)
     d = bands.d[(np.abs(bands.d) > 1e-4) & (bands.middle < -0.1)]
-    if len(d) < LEAST or not _is_one_sided(d, ONE_SIDED) or abs(np.median(d)) < LEAST_SHIFT:
+    if len(d) < LEAST or abs(np.median(d)) < LEAST_SHIFT / 2:
         return None
+    one_side = float(max(np.mean(d < 0), np.mean(d > 0)))
+    mean = _MeanRatio.of(bands.d)
+    found = _renormalised(bands, d, one_side, mean)
+    if found is not None or mean.value >= MASS_MISSING or mean.z > -SURE_OF_MASS:
+        return found
+    low, high = np.quantile(d, [0.05, 0.95])
+    if high > OTHER_SIDE * -low or exhibit.kinds.flagged.any() or temperature(exhibit) is not None:
+        return None
+    text = (
+        f"the mean ratio is {mean.value:.3f}, {-mean.z:.0f} standard errors below the 1 of a sampler that can draw "
+        f"every token, and 90% of the log-ratios of unsure tokens lie from {low:.2g} to {high:.2g}: the rollout side "
+        f"is renormalised over about {mean.value:.2f} of the trainer's mass, more or less of it from token to token"
+    )
+    return Hit(text, 0.7, {"kept_mass": mean.value, "one_sided": one_side, "mean_ratio": mean.value, "z": mean.z})
+
+
+def _renormalised(bands: _Bands, d: Array, one_side: float, mean: _MeanRatio) -> Hit | None:
+    """One sign nearly throughout, and one size or hardly an exception."""
     medians = _medians(bands)
-    if not medians or not _of_one_mass(medians):
+    if not _is_one_sided(d, ONE_SIDED) or abs(np.median(d)) < LEAST_SHIFT or len({np.sign(m) for m in medians}) != 1:
+        return None
+    if not (_is_one_sided(d, NEARLY_ALL) or _of_one_size(medians)):
         return None
     mass, side = float(np.exp(-abs(np.median(d)))), "rollout" if np.median(d) < 0 else "training"
-    one_side = float(max(np.mean(d < 0), np.mean(d > 0)))
-    ratio = float(np.exp(np.clip(bands.d, -20, 20)).mean())
     text = (
         f"{one_side:.0%} of the log-ratios of unsure tokens have one sign, with a median of {np.median(d):+.3f} "
         f"that is bounded ({min(medians):+.3f} to {max(medians):+.3f} from sure to unlikely tokens); "
-        f"mean ratio {ratio:.3f}: the {side} side is renormalised over about {mass:.2f} of the mass"
+        f"mean ratio {mean.value:.3f}: the {side} side is renormalised over about {mass:.2f} of the mass"
     )
-    return Hit(text, _confidence(one_side), {"kept_mass": mass, "one_sided": one_side, "mean_ratio": ratio})
+    return Hit(text, _confidence(one_side), {"kept_mass": mass, "one_sided": one_side, "mean_ratio": mean.value})
+
+
+class _MeanRatio(NamedTuple):
+    """Mean of π/μ over tokens that μ drew, which is the mass of π where μ can draw: 1 without a truncation."""
+
+    value: float
+    z: float
+    """standard errors above 1"""
+
+    @classmethod
+    def of(cls, d: Array) -> _MeanRatio:
+        ratio = np.exp(np.clip(d, -SAFETY_CLAMP, SAFETY_CLAMP))
+        error = max(float(ratio.std()) / np.sqrt(len(ratio)), 1e-12)
+        return cls(float(ratio.mean()), (float(ratio.mean()) - 1.0) / error)
 
 
 def _medians(bands: _Bands) -> list[float]:
@@ -157,10 +197,10 @@ def _medians(bands: _Bands) -> list[float]:
     return [m for limit in limits if (m := limited.median(*limit)) is not None]
 
 
-def _of_one_mass(medians: list[float]) -> bool:
-    """One sign throughout, and of one size where tokens are unsure; a top-k takes less from sure contexts."""
+def _of_one_size(medians: list[float]) -> bool:
+    """Where tokens are unsure; a top-k takes less from sure contexts."""
     unsure = np.abs(medians[-2:])
-    return bool(len({np.sign(m) for m in medians}) == 1 and unsure.min() >= unsure.max() * ALIKE)
+    return bool(unsure.min() >= unsure.max() * ALIKE)
 
 
 def _is_one_sided(d: Array, share: float) -> bool:

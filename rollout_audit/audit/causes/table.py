@@ -70,8 +70,9 @@ DETECTORS: tuple[Detector, ...] = (
              "recorded log-probs by T does not repair them"),
     Detector("truncated_sampling", "warning", truncated_sampling,
              "70% of the log-ratios of unsure tokens have one sign (and four standard errors from a half), their "
-             "medians one sign in every band of probability and one size, within a factor of two, below a half. The "
-             "most biased sound dump has 63%",
+             "medians one sign in every band of probability and one size, within a factor of two, below a half (any "
+             "size where 95% have that sign); or the mean ratio is below 0.97 by six standard errors while hardly "
+             "anything lies above 0. The most biased sound dump has 63%, and mean ratios are 0.992 to 1.003",
              "a temperature leaves sure tokens where they are and turns the sign of unlikely ones",
              "renormalise on both sides or on neither (top-p, top-k, min-p), or sample without truncation"),
     Detector("mixed_versions", "warning", mixed_versions,

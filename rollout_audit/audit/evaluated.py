@@ -43,7 +43,7 @@ class Evaluated:
 
     @cached_property
     def common(self) -> Mapping[str, Array]:
-        return self.state.common.columns()
+        return self.evidence[self.basis.primary].common
 
     @cached_property
     def pooled(self) -> Mapping[Pair, Scope]:
@@ -80,7 +80,7 @@ class Evaluated:
 
     @cached_property
     def steps(self) -> list[int]:
-        return sorted({int(step) for step in self.common["step"]})
+        return [int(step) for step in np.unique(self.common["step"])]
 
     @cached_property
     def scopes(self) -> Mapping[Pair, Mapping[int | None, Scope]]:

@@ -11,7 +11,6 @@ from rollout_audit.cli.gates import FailOn, asked_gates
 from rollout_audit.cli.messages import progress
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
-    TRAINERS_HELP,
     ChunkTokens,
     Config,
     Device,
@@ -34,6 +33,7 @@ from rollout_audit.cli.options import (
     RequireMarker,
     Steps,
     Workers,
+    trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
 from rollout_audit.cli.reference import check_one, say_config
@@ -86,14 +86,9 @@ Presets = Annotated[
 ]
 TrainerName = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        envvar="ROLLOUT_AUDIT_TRAINER",
-        help=(
-            "That trainer's correction first and looked at by the health rules, what it would have logged, and its "
-            f"quirks that matter here. {TRAINERS_HELP}"
-        ),
-        show_default=False,
+    trainer_option(
+        "That trainer's correction first and looked at by the health rules, what it would have logged, and its quirks "
+        "that matter here."
     ),
 ]
 LogFiles = Annotated[

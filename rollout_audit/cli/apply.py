@@ -9,7 +9,6 @@ import typer
 from rollout_audit.cli.messages import progress, say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
-    TRAINERS_HELP,
     ChunkTokens,
     Config,
     Dumps,
@@ -25,6 +24,7 @@ from rollout_audit.cli.options import (
     Quiet,
     RequireMarker,
     Steps,
+    trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
 from rollout_audit.cli.reference import one_correction, say_config
@@ -43,15 +43,7 @@ PresetName = Annotated[
     str | None,
     typer.Option("--preset", metavar="NAME", envvar="ROLLOUT_AUDIT_PRESET", help="A preset.", show_default=False),
 ]
-TrainerName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        envvar="ROLLOUT_AUDIT_TRAINER",
-        help=f"A trainer's own configuration. {TRAINERS_HELP}",
-        show_default=False,
-    ),
-]
+TrainerName = Annotated[str | None, trainer_option("A trainer's own configuration.")]
 
 
 def apply(
@@ -106,6 +98,6 @@ def apply(
             on_progress=advance,
             log=log,
         )
-    warn_of(log.findings([file.name for file in dump.files]), quiet=quiet)
+    warn_of(log.findings(dump.names), quiet=quiet)
     emit(applied_document(written), output.value if output else None)
     say(f"wrote {written.folder} ({amount(len(written.files), 'file')})", quiet=quiet)

@@ -10,7 +10,6 @@ from rollout_audit.cli.gates import FailOn, asked_gates
 from rollout_audit.cli.messages import progress, say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
-    TRAINERS_HELP,
     ChunkTokens,
     Config,
     Device,
@@ -29,6 +28,7 @@ from rollout_audit.cli.options import (
     RequireMarker,
     Steps,
     Workers,
+    trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
 from rollout_audit.cli.reference import check_one, say_config
@@ -75,14 +75,9 @@ Presets = Annotated[
 ]
 TrainerName = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        envvar="ROLLOUT_AUDIT_TRAINER",
-        help=(
-            "That trainer's correction is the reference, and what it would have logged is held to the file too. "
-            f"{TRAINERS_HELP}"
-        ),
-        show_default="that of the golden file, with its settings",
+    trainer_option(
+        "That trainer's correction is the reference, and what it would have logged is held to the file too.",
+        "that of the golden file, with its settings",
     ),
 ]
 Exports = Annotated[

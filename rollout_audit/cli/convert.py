@@ -72,7 +72,7 @@ def convert(
     written = convert_dump(
         dump, out, on_fault=on_fault.value, steps=span, limit=limit, chunk_tokens=chunk_tokens, log=log
     )
-    warn_of(log.findings([file.name for file in dump.files]), quiet=quiet)
+    warn_of(log.findings(dump.names), quiet=quiet)
     if written.dropped:
         say(
             f"warning: {amount(written.dropped, 'faulty row')} left out; `rollout-audit inspect` shows what is wrong",

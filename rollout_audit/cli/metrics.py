@@ -9,7 +9,6 @@ import typer
 from rollout_audit.cli.messages import warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
-    TRAINERS_HELP,
     ChunkTokens,
     Dumps,
     InputFormat,
@@ -24,6 +23,7 @@ from rollout_audit.cli.options import (
     RequireMarker,
     Steps,
     Workers,
+    trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
 from rollout_audit.cli.reference import say_config
@@ -38,15 +38,7 @@ Examples:
   rollout-audit metrics run/dumps --trainer slime --config '--use-tis --tis-clip 2.0'
 """
 
-TrainerName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        envvar="ROLLOUT_AUDIT_TRAINER",
-        help=f"Whose names and definitions. {TRAINERS_HELP}",
-        show_default=False,
-    ),
-]
+TrainerName = Annotated[str, trainer_option("Whose names and definitions.")]
 Config = Annotated[
     str,
     typer.Option(
@@ -106,5 +98,5 @@ def metrics(
     else:
         document = pooled_document(trainer, trainer_metrics(dump, trainer, config, **how))
     say_config(trainer, config, quiet=quiet)
-    warn_of(log.findings([file.name for file in dump.files]), quiet=quiet)
+    warn_of(log.findings(dump.names), quiet=quiet)
     emit(document, output.value if output else None)

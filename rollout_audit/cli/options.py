@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,6 +39,7 @@ __all__ = [
     "RequireMarker",
     "Steps",
     "Workers",
+    "trainer_option",
 ]
 
 
@@ -46,6 +47,18 @@ TRAINERS_HELP = (
     "One of verl, verl-2026-01, verl-2025-10, miles, slime, trl, nemo-rl, openrlhf, open-instruct, skyrl, areal, roll, "
     "ms-swift, prime-rl."
 )
+
+
+def trainer_option(what_for: str, default: str | bool = False) -> Any:
+    """--trainer: what a command takes the trainer for, and what stands in for one that is not given."""
+    return typer.Option(
+        metavar="NAME",
+        envvar="ROLLOUT_AUDIT_TRAINER",
+        help=f"{what_for} {TRAINERS_HELP}",
+        show_default=default,
+    )
+
+
 """As the table of trainers, without loading it: a test holds them equal"""
 
 LAYOUTS_HELP = "One of padded, packed, trl, skyrl, roll, areal."

@@ -10,7 +10,6 @@ import typer
 from rollout_audit.cli.messages import progress, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
-    TRAINERS_HELP,
     ChunkTokens,
     Config,
     Device,
@@ -30,6 +29,7 @@ from rollout_audit.cli.options import (
     RequireMarker,
     Steps,
     Workers,
+    trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_rules, parse_steps, several
 from rollout_audit.cli.reference import check_one, say_config
@@ -151,13 +151,7 @@ Beside = Annotated[
     ),
 ]
 TrainerName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        envvar="ROLLOUT_AUDIT_TRAINER",
-        help=f"Put that trainer's configuration beside the grid, before all presets. {TRAINERS_HELP}",
-        show_default=False,
-    ),
+    str | None, trainer_option("Put that trainer's configuration beside the grid, before all presets.")
 ]
 
 

@@ -20,6 +20,7 @@ from rollout_audit.corrections.model import (
     Sign,
     Statistic,
     Weight,
+    rules_by_sign,
 )
 from rollout_audit.corrections.preset import Preset
 
@@ -72,18 +73,12 @@ OPSM = Correction(
 )
 
 
-def _by_sign(statistic: Statistic, limit: float) -> tuple[Rule, Rule]:
-    """Bounded on the side to which the advantage pushes."""
-    high = Rule(statistic, Aggregation.TOKEN, None, limit, sign=Sign.POSITIVE)
-    return high, Rule(statistic, Aggregation.TOKEN, -limit, None, sign=Sign.NOT_POSITIVE)
-
-
-DPPO = _prime(*_by_sign(Statistic.PROB_DIFF, 0.2))
+DPPO = _prime(*rules_by_sign(Statistic.PROB_DIFF, 0.2, 0.2))
 
 
 def _verl_dppo(statistic: Statistic, limit: float) -> Correction:
     weight = Weight(Level.TOKEN, Bound.TRUNCATE, upper=1e4)
-    return replace(_prime(*_by_sign(statistic, limit)), weight=weight)
+    return replace(_prime(*rules_by_sign(statistic, limit, limit)), weight=weight)
 
 
 def _verl_dppo_keys(mode: str, limit: float) -> dict[str, object]:

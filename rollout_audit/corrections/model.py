@@ -23,6 +23,7 @@ __all__ = [
     "Sign",
     "Statistic",
     "Weight",
+    "rules_by_sign",
 ]
 
 SAFETY_CLAMP = 20.0
@@ -191,6 +192,14 @@ class Rule:
     def by_batch(self) -> bool:
         """Whether the rule needs all tokens of a batch to decide on one of them."""
         return self.aggregation is Aggregation.BATCH_MEAN
+
+
+def rules_by_sign(statistic: Statistic, low: float, high: float) -> tuple[Rule, Rule]:
+    """Tokens bounded on the side to which the advantage pushes them, the high side first; one of 0 pushes down."""
+    return (
+        Rule(statistic, Aggregation.TOKEN, None, high, sign=Sign.POSITIVE),
+        Rule(statistic, Aggregation.TOKEN, -low, None, sign=Sign.NOT_POSITIVE),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from rollout_audit.dumps.columns import offsets_of
 from rollout_audit.dumps.native import native_field, native_file
 from rollout_audit.dumps.rows import row_uid
 from rollout_audit.dumps.tensors import TensorSource
@@ -104,7 +105,7 @@ class _Table:
         there[chunk.row_numbers - self._next] = True
         lengths = np.zeros(span, np.int64)
         lengths[there] = np.diff(chunk.offsets)
-        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+        offsets = pa.array(offsets_of(lengths).astype(np.int32))
         at = np.cumsum(there) - 1
         columns = [
             pa.array([row_uid(chunk, int(i), self._name) if here else None for i, here in zip(at, there, strict=True)]),

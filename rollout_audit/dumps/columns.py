@@ -20,9 +20,11 @@ __all__ = [
     "Scalars",
     "Source",
     "as_wide",
+    "counts_by_row",
     "end_to_end",
     "flagged",
     "no_rows",
+    "offsets_of",
     "rows_taken",
 ]
 
@@ -87,7 +89,7 @@ def _selected(column: Ragged | Scalars, keep: NDArray[np.bool_]) -> Ragged | Sca
         return Scalars(column.values[keep], null_rows)
     lengths = np.diff(column.offsets)
     tokens = np.repeat(keep, lengths)
-    offsets = np.concatenate(([0], np.cumsum(lengths[keep]))).astype(np.int64)
+    offsets = offsets_of(lengths[keep])
     return Ragged(column.values[tokens], offsets, null_rows, _renumbered(column.nulls, tokens))
 
 
@@ -102,7 +104,7 @@ def rows_taken(column: Ragged | Scalars, rows: NDArray[np.int64]) -> Ragged | Sc
     if isinstance(column, Scalars):
         return Scalars(column.values[rows], absent)
     lengths = np.diff(column.offsets)[rows]
-    offsets = _offsets(lengths)
+    offsets = offsets_of(lengths)
     places = np.arange(offsets[-1]) + np.repeat(column.offsets[:-1][rows] - offsets[:-1], lengths)
     nulls = np.flatnonzero(flagged(column.nulls, len(column.values))[places])
     return Ragged(column.values[places], offsets, absent, nulls)
@@ -110,15 +112,15 @@ def rows_taken(column: Ragged | Scalars, rows: NDArray[np.int64]) -> Ragged | Sc
 
 def end_to_end(columns: Sequence[Ragged | Scalars]) -> Ragged | Scalars:
     """Columns one after another; as lists where one of them holds lists."""
-    firsts = _offsets(np.array([_rows_of(column) for column in columns], np.int64))
+    firsts = offsets_of(np.array([_rows_of(column) for column in columns], np.int64))
     absent = np.concatenate([column.null_rows + first for column, first in zip(columns, firsts, strict=False)])
     values = np.concatenate([column.values for column in columns])
     if all(isinstance(column, Scalars) for column in columns):
         return Scalars(values, absent)
     lists = [_as_lists(column) for column in columns]
-    starts = _offsets(np.array([len(column.values) for column in lists], np.int64))
+    starts = offsets_of(np.array([len(column.values) for column in lists], np.int64))
     nulls = np.concatenate([column.nulls + start for column, start in zip(lists, starts, strict=False)])
-    return Ragged(values, _offsets(np.concatenate([np.diff(column.offsets) for column in lists])), absent, nulls)
+    return Ragged(values, offsets_of(np.concatenate([np.diff(column.offsets) for column in lists])), absent, nulls)
 
 
 def _rows_of(column: Ragged | Scalars) -> int:
@@ -132,8 +134,14 @@ def _as_lists(column: Ragged | Scalars) -> Ragged:
     return Ragged(column.values, np.arange(len(column.values) + 1), column.null_rows)
 
 
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets_of(lengths: Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[rows + 1] where rows of those lengths begin and end, laid end to end."""
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def counts_by_row(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[rows] how many values of each row are flagged."""
+    return np.diff(offsets_of(flags)[offsets])
 
 
 def flagged(places: NDArray[np.int64], size: int) -> NDArray[np.bool_]:

@@ -56,6 +56,11 @@ class Dump:
         return tuple(info.file for info in self.infos)
 
     @property
+    def names(self) -> list[str]:
+        """Of the files, in their order: a chunk knows its file by its place there."""
+        return [info.file.name for info in self.infos]
+
+    @property
     def fields(self) -> Mapping[str, Mapping[str, Mapped]]:
         """file name → field → column and how it was found"""
         return {info.file.name: info.fields for info in self.infos}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_audit.dumps.chunk import Finding
+from rollout_audit.dumps.columns import counts_by_row
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, FileInfo
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.fields import FIELDS, Origin
@@ -161,7 +162,7 @@ class _Uids:
 
     def add(self, chunk: Chunk, file: str) -> None:
         self.rows[file] = self.rows.get(file, 0) + chunk.rows
-        valid = np.diff(np.concatenate(([0], np.cumsum(chunk.response_mask)))[chunk.offsets])
+        valid = counts_by_row(chunk.response_mask, chunk.offsets)
         columns = (chunk.row_numbers.tolist(), chunk.steps.tolist(), valid.tolist())
         for uid, row, step, tokens in zip(chunk.uids or (), *columns, strict=False):
             if uid and (owner := self.owner.setdefault(hash((uid, step, tokens)), file)) != file:
@@ -212,12 +213,11 @@ def inspect_dump(dump: Dump, *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> Ins
             values = getattr(chunk, name)
             if values is not None:
                 tally.add(values[chunk.response_mask])
-    names = [info.file.name for info in dump.infos]
-    told = {finding.file for finding in log.findings(names) if finding.kind == "repeated_file"}
+    told = {finding.file for finding in log.findings(dump.names) if finding.kind == "repeated_file"}
     log.notes.update(uids.findings(told), _emptiness(dump, log))
     files = tuple(_file(info, tally, log) for info, tally in zip(dump.infos, tallies, strict=True))
     results = tuple(tally.result(name) for name, tally in ranges.items())
-    return Inspection(files, results, log.findings(names))
+    return Inspection(files, results, log.findings(dump.names))
 
 
 def _emptiness(dump: Dump, log: FaultLog) -> list[Finding]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.columns import Batch, Ragged, Scalars, flagged, no_rows
+from rollout_audit.dumps.columns import Batch, Ragged, Scalars, flagged, no_rows, offsets_of
 from rollout_audit.dumps.faults import Fault, TokenColumn, check_tokens, constant_tails, fault_at, without_rows
 from rollout_audit.dumps.per_row import (
     ROW_FIELDS,
@@ -281,7 +281,7 @@ def select_rows(chunk: Chunk, keep: NDArray[np.bool_]) -> Chunk:
     tokens = np.repeat(keep, lengths)
     changed = {name: _taken(getattr(chunk, name), keep) for name in _ROW_ARRAYS}
     changed |= {name: _taken(getattr(chunk, name), tokens) for name in _TOKEN_ARRAYS}
-    offsets = np.concatenate(([0], np.cumsum(lengths[keep]))).astype(np.int64)
+    offsets = offsets_of(lengths[keep])
     return replace(
         chunk,
         **changed,

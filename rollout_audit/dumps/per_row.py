@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout_audit.dumps.columns import Batch, Ragged, Scalars, as_wide, no_rows
+from rollout_audit.dumps.columns import Batch, Ragged, Scalars, as_wide, no_rows, offsets_of
 from rollout_audit.dumps.naming import whole_number
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _without_nulls(column: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Values and offsets of the elements that are there."""
     present = np.ones(len(column.values), np.bool_)
     present[column.nulls] = False
-    return column.values[present], np.concatenate(([0], np.cumsum(present)))[column.offsets].astype(np.int64)
+    return column.values[present], offsets_of(present)[column.offsets]
 
 
 def as_reals(column: Scalars | None) -> NDArray[np.float64] | None:

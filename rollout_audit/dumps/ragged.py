@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rollout_audit.dumps.columns import Ragged, Scalars, as_wide, no_rows
+from rollout_audit.dumps.columns import Ragged, Scalars, as_wide, no_rows, offsets_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,7 +81,7 @@ def _spans(array: Any, null_rows: NDArray[np.int64]) -> tuple[NDArray[np.int64],
         return raw - raw[0], array.values.slice(int(raw[0]), int(raw[-1] - raw[0]))
     lengths = _lengths(array)
     lengths[null_rows] = 0
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), array.flatten()
+    return offsets_of(lengths), array.flatten()
 
 
 def _plain_list(kind: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from rollout_audit.dumps.columns import counts_by_row, offsets_of
 from rollout_audit.dumps.fields import TRAINING
 from rollout_audit.dumps.layouts import response_places
 from rollout_audit.dumps.native import lacks_training, list_column, native_field, native_file
@@ -77,7 +78,7 @@ def recorded(step: int, per_token: Mapping[str, Any], mask: Any, per_row: Mappin
 def _lists(
     tokens: Mapping[str, _Tokens], keep: NDArray[np.bool_], lengths: NDArray[np.int64]
 ) -> dict[str, tuple[Any, str | None]]:
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    offsets = offsets_of(lengths)
     return {
         name: (list_column(one.values[keep], offsets, pa.from_numpy_dtype(one.values.dtype)), one.stored_as)
         for name, one in tokens.items()
@@ -158,9 +159,9 @@ def _mask(mask: Any, lead: _Tokens) -> _Tokens:
 
 def _responses(mask: _Tokens) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which places to keep, from the first to the last 1 of each row, and how many in each row."""
-    offsets = np.concatenate(([0], np.cumsum(mask.lengths))).astype(np.int64)
+    offsets = offsets_of(mask.lengths)
     keep = response_places(mask.values, mask.values, offsets)
-    return keep, np.diff(np.concatenate(([0], np.cumsum(keep)))[offsets])
+    return keep, counts_by_row(keep, offsets)
 
 
 def _one_a_row(name: str, value: Any, rows: int) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide
+from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide, offsets_of
 from rollout_audit.dumps.ragged import to_ragged, to_scalars
 from rollout_audit.errors import UnreadableFileError
 
@@ -129,7 +129,7 @@ def _joined(values: Sequence[Any]) -> Ragged:
     arrays = [np.empty(0, np.float32) if value is None else _array(value) for value in values]
     kinds = [array for array, value in zip(arrays, values, strict=True) if value is not None]
     kind = np.result_type(*kinds) if kinds else np.float32
-    offsets = np.concatenate(([0], np.cumsum([len(array) for array in arrays]))).astype(np.int64)
+    offsets = offsets_of([len(array) for array in arrays])
     absent = [row for row, value in enumerate(values) if value is None]
     return Ragged(np.concatenate([a.astype(kind, copy=False) for a in arrays]), offsets, np.array(absent, np.int64))
 

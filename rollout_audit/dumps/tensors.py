@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide
+from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide, counts_by_row, offsets_of
 from rollout_audit.dumps.fields import FIELDS
 from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, response_places
 from rollout_audit.dumps.naming import step_in_metadata
@@ -172,7 +172,7 @@ class TensorSource:
             if self._width is not None:
                 offsets = np.arange(last - first + 1, dtype=np.int64) * self._width
             kept = self._responses(stored, self._layout, offsets, first, last)
-            return _cumulated(np.diff(np.concatenate(([0], np.cumsum(kept)))[offsets])), kept
+            return offsets_of(counts_by_row(kept, offsets)), kept
         if self._width is None or offsets[-1] == (last - first) * self._width:
             return offsets, None
         return offsets, (np.arange(self._width) < np.diff(offsets)[:, None]).reshape(-1)
@@ -235,7 +235,7 @@ class TensorSource:
                 f"{self._file.name}: lengths ([{len(lengths)}], up to {lengths.max(initial=0)}) do not fit "
                 f"{lead.name} {list(lead.shape)}"
             )
-        return _cumulated(lengths), width
+        return offsets_of(lengths), width
 
     def _packed_rows(self, lead: Tensor, lengths: NDArray[np.int64] | None) -> NDArray[np.int64]:
         if lengths is None:
@@ -243,7 +243,7 @@ class TensorSource:
                 f"{self._file.name}: {lead.name} is packed {list(lead.shape)}, but neither cu_seqlens nor "
                 "lengths says where rows end; add one of them, store [B, T], or take it as one row with --layout padded"
             )
-        offsets = _cumulated(lengths)
+        offsets = offsets_of(lengths)
         if offsets[-1] != lead.size:
             raise UnreadableFileError(
                 f"{self._file.name}: rows end at {offsets[-1]} but {lead.name} holds {lead.size} values"
@@ -298,7 +298,3 @@ def _copied(values: Any, *, half: bool) -> NDArray[Any]:
 def _per_row(values: NDArray[Any], rows: int) -> Scalars:
     values = values.astype(object) if values.dtype.kind in "UT" else as_wide(values)
     return Scalars(np.broadcast_to(values, (rows,)) if len(values) == 1 else values)
-
-
-def _cumulated(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)

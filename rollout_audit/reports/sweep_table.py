@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 
 from rollout_audit.audit.report import CorrectionReport, Report, SweepFamily, SweepReport
+from rollout_audit.errors import amount
 from rollout_audit.reports.tables import Cell, Column, Document, Note, Table
 
 __all__ = ["best_table", "named_table", "sweep_document", "sweep_table"]
@@ -49,18 +50,14 @@ def sweep_document(report: Report) -> Document:
     tables = [table for table in (named_table(report), sweep_table(report)) if table is not None]
     counts = report.counts
     read = (
-        f"{_counted(counts.sequences, 'sequence')}, {_counted(counts.valid_tokens, 'valid token')} in "
-        f"{_counted(counts.steps, 'step')}."
+        f"{amount(counts.sequences, 'sequence')}, {amount(counts.valid_tokens, 'valid token')} in "
+        f"{amount(counts.steps, 'step')}."
     )
     return Document(
         (Note(read), *tables, Note(""), *(Note(note, quiet=True) for note in report.notes)),
         json=lambda: json.dumps(_points(report), ensure_ascii=False, allow_nan=False, indent=2) + "\n",
         records=lambda: _points(report),
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _points(report: Report) -> list[Mapping[str, object]]:

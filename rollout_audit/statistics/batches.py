@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -72,10 +72,8 @@ class Batches:
         return self.remember(("cells", keep), lambda: self._population_of_cells(keep))
 
     def _population_of_cells(self, keep: int | None) -> Populations:
-        batch, atoms = self._cells.population(self.plan.grid, keep)
-        farthest = np.array([scope.rows["max_d"].max() for scope in self.scopes])
-        # A bound past the greatest log-ratio lets the last cell through, wherever in the cell it lies
-        atoms = replace(atoms, edges=np.minimum(atoms.edges, farthest[batch]))
+        greatest = np.array([scope.greatest for scope in self.scopes])
+        batch, atoms = self._cells.population(self.plan.grid, keep, greatest)
         return Populations(np.searchsorted(batch, np.arange(len(self.scopes) + 1)), atoms)
 
     @cached_property

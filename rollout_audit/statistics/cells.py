@@ -124,24 +124,31 @@ class SharedCells:
             sums=tuple(np.concatenate([getattr(p, name) for _, p in parts], dtype=np.float64) for name in SUMMED),
         )
 
-    def population(self, grid: CellGrid, keep: int | None) -> tuple[NDArray[np.int64], Population]:
-        """The tokens of the classes that filter `keep` leaves: the batch [atoms] of each atom, and the atoms."""
+    def population(
+        self, grid: CellGrid, keep: int | None, greatest: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], Population]:
+        """The tokens of the classes that filter `keep` leaves: the batch [atoms] of each atom, and the atoms.
+
+        `greatest` [batches] is the greatest log-ratio of each.
+        """
         kept = slice(None) if keep is None else np.flatnonzero(self.classes >> keep & 1)
         place, size = self.place[kept], len(self.index)
         counts, sum_u, sum_u_sq = (_added(place, x[kept], size) for x in self.sums)
         some = np.flatnonzero(counts)
         whole = counts[some].astype(np.int64)
         cells = Cells(self.index[some], whole, sum_u[some], sum_u_sq[some])
-        return self.batch[some], population_of([cells], grid)
+        batch = self.batch[some]
+        return batch, population_of([cells], grid, greatest[batch])
 
 
-def population_of(cells: Iterable[Cells], grid: CellGrid) -> Population:
-    """The sum of some classes as one population of token weights."""
+def population_of(cells: Iterable[Cells], grid: CellGrid, greatest: float | NDArray[np.float64]) -> Population:
+    """The sum of some classes as one population of token weights; `greatest` log-ratio of all, or of each atom's."""
     total = Cells.total(list(cells))
     at_middle, excess_at_middle = grid.ratios[total.index], grid.excesses[total.index]
     with np.errstate(over="ignore", invalid="ignore"):
         return Population(
-            edges=grid.edges[total.index],
+            # A bound past the greatest log-ratio lets the last cell through, wherever in the cell it lies
+            edges=np.minimum(grid.edges[total.index], greatest),
             values=grid.midpoints[total.index],
             counts=total.counts,
             ratio=at_middle * (total.counts + total.sum_u),

@@ -62,14 +62,17 @@ class Scope:
     def tokens(self) -> int:
         return int(self.rows["valid_tokens"].sum())
 
+    @property
+    def greatest(self) -> float:
+        """log-ratio of all tokens; −inf without one"""
+        return float(self.rows["max_d"].max(initial=-np.inf))
+
     def token_cells(self, keep: int | None = None) -> Population:
         """Token weights by cell, for exact moments; of the classes that filter `keep` leaves."""
 
         def compute() -> Population:
             chosen = (c for bits, c in self.classes.items() if keep is None or bits >> keep & 1)
-            cells = population_of(chosen, self.grid)
-            # A bound past the greatest log-ratio lets the last cell through, wherever in the cell it lies
-            return replace(cells, edges=np.minimum(cells.edges, self.rows["max_d"].max(initial=-np.inf)))
+            return population_of(chosen, self.grid, self.greatest)
 
         return self.remember(("cells", keep), compute)
 

@@ -145,16 +145,19 @@ class _EveryToken:
 
     @cached_property
     def stages(self) -> dict[str, list[Metrics]]:
-        bounded = self.figures_of(self.bounded, np.ones(len(self.batches.scopes)))
         return {
             "raw": self.batches.remember(("raw", self.level, self.segments), self._raw),
-            "bounded": (bounded | self._bounding()).by_batch(),
+            "bounded": (self.unnormalised | self._bounding()).by_batch(),
             "normalised": (self.normalised | _Table({"batch_norm_factor": self.factor})).by_batch(),
         }
 
     @cached_property
+    def unnormalised(self) -> _Table:
+        return self.figures_of(self.bounded, np.ones(len(self.batches.scopes)))
+
+    @cached_property
     def normalised(self) -> _Table:
-        return self.figures_of(self.bounded, self.factor)
+        return self.figures_of(self.bounded, self.factor) if self.weight.normalise else self.unnormalised
 
     @property
     def level(self) -> Level:
@@ -216,9 +219,7 @@ class _EveryToken:
     def _ess_seq(self, of: PiecewiseWeights | None) -> _Table:
         if of is not None:
             return _ess("ess_seq", of)
-        size = len(self.batches.scopes)
-        missing = Absent(f"no one weight a sequence at {self.level.value} level")
-        return _Table({"ess_seq": np.zeros(size)}, (_Instead(("ess_seq",), np.ones(size, dtype=bool), missing),))
+        return _absent("ess_seq", self.units, Absent(f"no one weight a sequence at {self.level.value} level"))
 
     def _raw(self) -> list[Metrics]:
         weights = self.weights(RAW_PIECES)

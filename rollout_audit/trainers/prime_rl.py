@@ -22,9 +22,9 @@ from rollout_audit.corrections.model import (
     Loss,
     Mode,
     Rule,
-    Sign,
     Statistic,
     Weight,
+    rules_by_sign,
 )
 from rollout_audit.corrections.tokens import Tokens, k3, row_sum
 from rollout_audit.errors import ConfigError
@@ -152,9 +152,7 @@ class PrimeRlConfig:
             return self.older
         if not self.signed:
             return (Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -self.low, self.high),)
-        high = Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, None, self.high, sign=Sign.POSITIVE)
-        low = Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -self.low, None, sign=Sign.NOT_POSITIVE)
-        return high, low
+        return rules_by_sign(Statistic.PROB_DIFF, self.low, self.high)
 
 
 def parse(raw: Mapping[str, object]) -> PrimeRlConfig:

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 from rollout_audit.corrections.direct import kept_tokens
 from rollout_audit.corrections.model import (
     SAFETY_CLAMP,
-    Aggregation,
     Bound,
     Correction,
     Denominator,
     Level,
     Loss,
     Mode,
-    Rule,
-    Sign,
     Statistic,
     Weight,
+    rules_by_sign,
 )
 from rollout_audit.corrections.tokens import row_sum
 from rollout_audit.statistics.metrics import Figure
@@ -104,12 +102,10 @@ class Dppo:
 
     @property
     def correction(self) -> Correction:
-        """What it does where the engine is its anchor; the high side first."""
-        high = Rule(self.statistic, Aggregation.TOKEN, None, self.high, sign=Sign.POSITIVE)
-        low = Rule(self.statistic, Aggregation.TOKEN, -self.low, None, sign=Sign.NOT_POSITIVE)
+        """What it does where the engine is its anchor."""
         return Correction(
             weight=Weight(Level.TOKEN, Bound.TRUNCATE, upper=self.cap),
-            rules=(high, low),
+            rules=rules_by_sign(self.statistic, self.low, self.high),
             denominator=Denominator.ORIGINAL,
             mode=Mode.BYPASS,
             loss=Loss.REINFORCE,

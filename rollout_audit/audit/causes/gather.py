@@ -69,5 +69,5 @@ def causes_of_dump(
 
 
 def _of_findings(dump: Dump, findings: Sequence[Finding]) -> Exhibit:
-    files = [file.name for file in dump.files]
-    return Exhibit(SampledRows.of_columns(NO_TOKENS), NOTHING, findings, "old_log_probs", "rollout_log_probs", files)
+    columns = "old_log_probs", "rollout_log_probs"
+    return Exhibit(SampledRows.of_columns(NO_TOKENS), NOTHING, findings, *columns, dump.names)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rollout_audit.audit.alike import trainer_of
 from rollout_audit.audit.report import CorrectionReport, Report
 from rollout_audit.reports.plots.evidence import pictures_of
-from rollout_audit.reports.plots.named import LOOK
+from rollout_audit.reports.plots.named import LOOK, asked
 from rollout_audit.reports.plots.style import (
     BLUE,
     GREEN,
@@ -130,9 +130,8 @@ class _First:
 
     @classmethod
     def of(cls, report: Report) -> _First:
-        named = [] if report.sweep is None else report.sweep.named
         reference = next((c for c in report.corrections if c.name == report.settings.reference), report.corrections[0])
-        return cls(named, reference)
+        return cls(asked(report), reference)
 
     def rank(self, correction: CorrectionReport) -> int:
         if correction.name in self.named:
@@ -194,7 +193,7 @@ def _draw_level(axes: Axes, title: str, cloud: _Cloud, presets: Sequence[_Place]
     axes.plot(lost[best], ess[best], color=INK, lw=2, drawstyle="steps-post", marker=mark, zorder=2.5, label="frontier")
     if report.sweep is not None:
         axes.axvline(report.sweep.max_mass_lost, color=INK, lw=1.0, ls="dotted", zorder=1.5)
-    _draw_presets(axes, presets, set() if report.sweep is None else set(report.sweep.named))
+    _draw_presets(axes, presets, set(asked(report)))
 
 
 def _frame(axes: Axes, cloud: _Cloud, best: NDArray[np.int64], presets: Sequence[_Place]) -> None:
@@ -211,7 +210,7 @@ def _frame(axes: Axes, cloud: _Cloud, best: NDArray[np.int64], presets: Sequence
     paint_zones(axes, zones("ess"), "y")
 
 
-def _draw_presets(axes: Axes, presets: Sequence[_Place], asked: Set[str]) -> None:
+def _draw_presets(axes: Axes, presets: Sequence[_Place], bold: Set[str]) -> None:
     """Diamonds, and leader lines to names beside the panel that keep apart whatever the points do."""
     low, high = axes.get_ylim()
     for place in presets[MOST_LABELS:]:
@@ -223,6 +222,6 @@ def _draw_presets(axes: Axes, presets: Sequence[_Place], asked: Set[str]) -> Non
         axes.annotate(
             place.label, (place.lost, place.ess), xytext=(1.03, height), textcoords="axes fraction", fontsize=SMALL,
             arrowprops=LEADER, annotation_clip=False, zorder=3,
-            color=INK, va="center", weight="bold" if {c.name for c in place.corrections} & asked else "normal",
+            color=INK, va="center", weight="bold" if {c.name for c in place.corrections} & bold else "normal",
         )  # fmt: skip
     axes.axhline(1.0, color=RULE, lw=0.8, zorder=0.6)

@@ -12,7 +12,7 @@ from rollout_audit.audit.report import CorrectionReport, Report
 from rollout_audit.reports.plots.style import HALO, INK, SMALL, ZONE_INK
 from rollout_audit.reports.plots.wording import plain
 
-__all__ = ["LOOK", "Mark", "legend", "mark_at", "marks"]
+__all__ = ["LOOK", "Mark", "asked", "legend", "mark_at", "marks"]
 
 LOOK: dict[str, Any] = {"marker": "D", "mfc": "white", "mec": ZONE_INK["critical"], "ls": ""}
 MOST = 6
@@ -45,11 +45,15 @@ class Mark:
         return float("nan") if value is None else float(value)
 
 
+def asked(report: Report) -> Sequence[str]:
+    """Names of the corrections that were asked for beside the grid."""
+    return () if report.sweep is None else report.sweep.named
+
+
 def marks(report: Report) -> list[Mark]:
     """Those of the report's own mode: the others compare another pair of policies than the grid does."""
-    names = [] if report.sweep is None else report.sweep.named
     by_name = {c.name: c for c in report.corrections}
-    found = [by_name[name] for name in names if by_name[name].mode == report.settings.mode][:MOST]
+    found = [by_name[name] for name in asked(report) if by_name[name].mode == report.settings.mode][:MOST]
     return [Mark(one, str(i) if len(found) > 1 else "") for i, one in enumerate(found, 1)]
 
 

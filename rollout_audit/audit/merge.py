@@ -31,11 +31,13 @@ __all__ = ["merged_report"]
 Array = NDArray[np.float64]
 
 
-def merged_report(parts: Sequence[Saved]) -> Report:
+def merged_report(parts: Sequence[Saved], *, per_step_grid: bool = False) -> Report:
     """One report on everything that the parts have read, in whatever order they are given.
 
+    `per_step_grid` tries the grid on every step by itself too, which reports without a sweep cannot.
+
     Raises:
-        UsageError: fewer than two parts, other corrections or columns, or a row that two of them hold.
+        UsageError: fewer than two parts, other corrections or columns, a row that two of them hold, or no grid to try.
     """
     if len(parts) < 2:
         raise UsageError(f"merge takes two reports or more, not {len(parts)}")
@@ -43,7 +45,9 @@ def merged_report(parts: Sequence[Saved]) -> Report:
         _check_alike(parts[0], part)
     for one, two in combinations(parts, 2):
         _check_apart(one, two)
-    merged = _Merged(sorted(parts, key=_place))
+    if per_step_grid and not parts[0].header.sweep:
+        raise UsageError(f"--per-step-grid: {parts[0].place} has no sweep; analyze the dumps without --no-sweep")
+    merged = _Merged(sorted(parts, key=_place), per_step_grid)
     report = assemble(merged.basis, merged.state, merged.faults, timestamp())
     options = merged.basis.options
     if options.trainer is None:
@@ -116,6 +120,7 @@ class _Merged:
     """Parts in an order of their own."""
 
     parts: Sequence[Saved]
+    per_step_grid: bool
 
     @cached_property
     def basis(self) -> Basis:
@@ -199,6 +204,7 @@ class _Merged:
             limit=every[0].limit if same else None,
             named=tuple(dict.fromkeys(name for o in every for name in o.named)),
             chunk_tokens=max(o.chunk_tokens for o in every),
+            per_step_grid=self.per_step_grid,
         )
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_audit.cli.options import NoPlots, Output, Quiet, ReportOut
+from rollout_audit.cli.options import NoPlots, Output, PerStepGrid, Quiet, ReportOut
 from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
 
@@ -26,7 +26,12 @@ Reports = Annotated[
 
 
 def merge(
-    reports: Reports, out: ReportOut = OUT, output: Output = None, no_plots: NoPlots = False, quiet: Quiet = False
+    reports: Reports,
+    out: ReportOut = OUT,
+    per_step_grid: PerStepGrid = False,
+    output: Output = None,
+    no_plots: NoPlots = False,
+    quiet: Quiet = False,
 ) -> None:
     """Join reports of several machines or runs into the report on all of their files."""
     from pathlib import Path
@@ -38,5 +43,5 @@ def merge(
     if Path(out).resolve() in (Path(report).resolve() for report in reports):
         raise UsageError(f"--out {out}: is one of the reports to merge, and would be replaced; give another --out")
     check_output(out)
-    report = join(reports)
+    report = join(reports, per_step_grid=per_step_grid)
     write_and_show(report, report_document(report), out, output, plots=not no_plots, quiet=quiet)

@@ -34,6 +34,7 @@ __all__ = [
     "OnFaultName",
     "Output",
     "OutputFormat",
+    "PerStepGrid",
     "Quiet",
     "ReportOut",
     "RequireMarker",
@@ -241,6 +242,10 @@ NewOut = Annotated[
     typer.Option(
         "--out", metavar="DIR", envvar="ROLLOUT_AUDIT_OUT", help="A folder that is new or empty.", show_default=False
     ),
+]
+PerStepGrid = Annotated[
+    bool,
+    typer.Option("--per-step-grid", envvar="ROLLOUT_AUDIT_PER_STEP_GRID", help="Every point on every step too."),
 ]
 NoPlots = Annotated[bool, typer.Option("--no-plots", envvar="ROLLOUT_AUDIT_NO_PLOTS", help="Draw no pictures.")]
 Quiet = Annotated[

@@ -24,6 +24,7 @@ from rollout_audit.cli.options import (
     OnFault,
     OnFaultName,
     Output,
+    PerStepGrid,
     Quiet,
     ReportOut,
     RequireMarker,
@@ -135,10 +136,6 @@ Joint = Annotated[
         envvar="ROLLOUT_AUDIT_JOINT",
         help="Token and sequence weights together with sequence rules.",
     ),
-]
-PerStepGrid = Annotated[
-    bool,
-    typer.Option("--per-step-grid", envvar="ROLLOUT_AUDIT_PER_STEP_GRID", help="Every point on every step too."),
 ]
 Beside = Annotated[
     list[str] | None,

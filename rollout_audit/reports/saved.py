@@ -91,14 +91,17 @@ def sweep(
     )
 
 
-def merge(reports: Sequence[Place]) -> Report:
+def merge(reports: Sequence[Place], *, per_step_grid: bool = False) -> Report:
     """One report on everything that several have read: the same as of one pass over all their files.
+
+    `per_step_grid` tries every point of their sweep on every step by itself too.
 
     Raises:
         ReportError: a folder holds no report with states.
-        UsageError: fewer than two reports, reports of other corrections or columns, or rows that two of them hold.
+        UsageError: fewer than two reports, reports of other corrections or columns, rows that two of them hold, or
+            `per_step_grid` where they were made without a sweep.
     """
-    return merged_report([read_saved(place) for place in reports])
+    return merged_report([read_saved(place) for place in reports], per_step_grid=per_step_grid)
 
 
 def read_saved(place: Place) -> Saved:

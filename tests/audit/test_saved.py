@@ -203,6 +203,36 @@ def test_every_point_on_every_step(folder: Path) -> None:
         assert_alike({**mine, "step": None}, theirs)
 
 
+def test_every_point_on_every_step_of_merged_reports(folder: Path, tmp_path: Path) -> None:
+    """A step that two of them share is one."""
+    both = tmp_path / "both"
+    both.mkdir()
+    table = pq.read_table(folder / "step_1.parquet")
+    halves = [table.slice(0, 3), table.slice(3)]
+    for i, half in enumerate(halves):
+        pq.write_table(half, both / f"half_{i}.parquet")
+    places = [
+        ra.write_report(ra.sweep(ra.open_dump(source), GRID), tmp_path / f"part{i}", plots=False).folder
+        for i, source in enumerate([folder / "step_0.parquet", both / "half_0.parquet", both / "half_1.parquet"])
+    ]
+    merged = ra.merge(places, per_step_grid=True)
+    direct = ra.sweep(ra.open_dump([folder / "step_0.parquet", *sorted(both.iterdir())]), GRID, per_step_grid=True)
+    steps = [row["step"] for row in points(merged) if row["name"] is None]
+    assert {None, 0, 1} == set(steps)
+    assert_alike(points(merged), points(direct))
+
+
+def test_reports_without_a_sweep_have_no_points_to_merge(folder: Path, tmp_path: Path) -> None:
+    places = [
+        ra.write_report(
+            ra.analyze(ra.open_dump(folder / f"step_{step}.parquet"), sweep=False), tmp_path / f"{step}", plots=False
+        ).folder
+        for step in (0, 1)
+    ]
+    with pytest.raises(UsageError, match=r"--per-step-grid: .*0 has no sweep; analyze the dumps without --no-sweep"):
+        ra.merge(places, per_step_grid=True)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 @pytest.mark.parametrize("parts", ["files", "steps"])
 def test_merged_reports_equal_the_report_on_all_files(

@@ -141,6 +141,10 @@ def test_merge_joins_what_machines_have_read(run, dump: Path, report: Path, tmp_
     assert [worst["uid"] for worst in mine["worst_tokens"]] == [worst["uid"] for worst in theirs["worst_tokens"]]
     swept = run("sweep", "--from", tmp_path / "m", "--out", tmp_path / "s", *GRID, *QUICK)
     assert swept.code == 0
+    run("merge", *parts, "--out", tmp_path / "n", "--per-step-grid", *QUICK)
+    tables = [pl.read_parquet(tmp_path / name / "sweep.parquet") for name in "mn"]
+    points = [table.filter(pl.col("name").is_null())["step"].n_unique() for table in tables]
+    assert points == [1, 1 + len({row["step"] for row in mine["steps"]})]
 
 
 def test_merge_refuses_in_one_line(run, dump: Path, report: Path, tmp_path: Path) -> None:

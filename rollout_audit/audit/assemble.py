@@ -245,6 +245,12 @@ class _Assembly:
             )
         if self.basis.sample_stride > 1:
             notes.append(f"Pictures by position and probability show one row in {self.basis.sample_stride}.")
+        grid, sweep = self.basis.options.sweep, self.found.sweep
+        if grid is not None and sweep is not None and len(sweep.corrections) < grid.points:
+            notes.append(
+                f"The sweep has {len(sweep.corrections):,} of at most {grid.points:,} configurations: thresholds of "
+                "sequence rules lie between rows, and these rows have fewer distinct values."
+            )
         asked, usual = {p.name for p in self.basis.options.presets}, {p.name for p in BY_DEFAULT}
         unasked = [name for name in PRESETS if name not in asked | usual]
         if unasked and usual <= asked:

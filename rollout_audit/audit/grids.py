@@ -89,7 +89,7 @@ def _part(name: str, given: str, part: str) -> Sequence[float]:
     if part.count(":") != 3 or spacing not in SPACINGS:
         raise UsageError(f"--{name} {given!r}: {part!r} is no range; {HOW}")
     low, high = _positive(name, given, first), _positive(name, given, last)
-    if not (count.isdecimal() and 2 <= int(count) <= MOST_POINTS):
+    if not (count.isascii() and count.isdecimal() and 2 <= int(count) <= MOST_POINTS):
         raise UsageError(f"--{name} {given!r}: {count!r} is no count from 2 to {MOST_POINTS:,}; {HOW}")
     if low >= high:
         raise UsageError(f"--{name} {given!r}: {part!r} does not ascend; {HOW}")
@@ -156,7 +156,10 @@ def _bounded(level: Level, bound: Bound, upper: float) -> Weight:
     if bound is Bound.TRUNCATE:
         return Weight(level, bound, upper=upper)
     if upper < 1:
-        raise UsageError(f"--upper {upper:g}: below 1, so that its reciprocal is no lower bound of it; give --lower")
+        raise UsageError(
+            f"--upper {upper:g}: below 1, so that its reciprocal is no lower bound of it; give --lower, or "
+            "--bound truncate"
+        )
     return Weight(level, bound, 1.0 / upper, upper)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from rollout_audit.audit.report import LengthBandReport, LengthTrap
 from rollout_audit.corrections.model import SAFETY_CLAMP
+from rollout_audit.errors import amount
 from rollout_audit.statistics.length import LEAST_ESS_SEQ, LEAST_SEQUENCES, LengthFit, length_bands, length_fit
 from rollout_audit.statistics.scope import Scope
 
@@ -84,9 +85,9 @@ def _parts(found: dict[str, int | None], reasons: dict[str, str], longest: int) 
     clamp, typical, ess = (found[name] for name in ("clamp_length", "typical_clamp_length", "ess_length"))
     half = "" if typical is None else f" (a typical response at {typical:,})"
     if clamp is not None:
-        yield f"sequence weights reach the ±{SAFETY_CLAMP:g} clamp from {clamp:,} tokens{half}"
+        yield f"sequence weights reach the ±{SAFETY_CLAMP:g} clamp from {amount(clamp, 'token')}{half}"
     elif typical is not None:
-        yield f"a typical sequence weight reaches the ±{SAFETY_CLAMP:g} clamp at {typical:,} tokens"
+        yield f"a typical sequence weight reaches the ±{SAFETY_CLAMP:g} clamp at {amount(typical, 'token')}"
     if ess is not None:
         yield f"ess_seq falls under {LEAST_ESS_SEQ:g} from {ess:,}"
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.again import MERGED, NO_SAMPLE, UNLOGGED
 from rollout_audit.audit.assemble import assemble
+from rollout_audit.audit.causes.gather import causes_of_rows
 from rollout_audit.audit.passes import EXACT_QUANTILES_UP_TO, PassState
 from rollout_audit.audit.plan import Basis, Input, Options
 from rollout_audit.audit.quirks import without_its_figures
@@ -29,6 +30,9 @@ from rollout_audit.trainers.registry import get_trainer
 __all__ = ["merged_report"]
 
 Array = NDArray[np.float64]
+
+NAMED = 3
+"""Corrections that an error names"""
 
 
 def merged_report(parts: Sequence[Saved], *, per_step_grid: bool = False) -> Report:
@@ -48,8 +52,9 @@ def merged_report(parts: Sequence[Saved], *, per_step_grid: bool = False) -> Rep
     if per_step_grid and not parts[0].header.sweep:
         raise UsageError(f"--per-step-grid: {parts[0].place} has no sweep; analyze the dumps without --no-sweep")
     merged = _Merged(sorted(parts, key=_place), per_step_grid)
-    report = assemble(merged.basis, merged.state, merged.faults, timestamp())
-    options = merged.basis.options
+    basis = replace(merged.basis, causes=tuple(merged.causes()))
+    report = assemble(basis, merged.state, merged.faults, timestamp())
+    options = basis.options
     if options.trainer is None:
         return report
     return without_its_figures(report, get_trainer(options.trainer), options.corrections[options.reference])
@@ -81,9 +86,10 @@ def _difference(one: object, two: object) -> str:
     if isinstance(one, str) and isinstance(two, str):
         return f" ({one} against {two})"
     if isinstance(one, list) and isinstance(two, list):
-        names = [item[0] for item in [*one, *two] if (item in one) != (item in two)]
+        names = list(dict.fromkeys(item[0] for item in [*one, *two] if (item in one) != (item in two)))
         if names and all(isinstance(name, str) for name in names):
-            return f" ({', '.join(dict.fromkeys(names))})"
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            return f" ({', '.join(names[:NAMED])}{more})"
     return ""
 
 
@@ -133,7 +139,6 @@ class _Merged:
             inputs=tuple(self._inputs),
             plans=plans,
             notes=notes,
-            causes=tuple(self._causes()),
         )
 
     def _left_out(self) -> Iterator[str]:
@@ -147,17 +152,23 @@ class _Merged:
             f"in it{log}. `analyze --trainer {trainer} --config` of all dumps at once has it."
         )
 
-    def _causes(self) -> Iterator[CauseReport]:
-        """Each part's own, since the tokens they were told from are not kept: of one cause the surest."""
+    def causes(self) -> list[CauseReport]:
+        """What the rows of all parts tell together, then each part's own, whose tokens are not kept."""
+        rows = self.basis.evidence(self.state)[self.basis.primary].rows
+        together = [CauseReport(**asdict(cause)) for cause in causes_of_rows(self.basis, rows)]
+        told = {cause.cause for cause in together}
+        found = [*together, *(cause for cause in self._of_parts() if cause.cause not in told)]
+        return sorted(found, key=lambda cause: (SEVERITIES.index(cause.severity), -cause.confidence))
+
+    def _of_parts(self) -> Iterator[CauseReport]:
+        """Of one cause the surest."""
         found: dict[str, list[tuple[CauseReport, str]]] = {}
         for number, part in enumerate(self.parts):
             for cause in part.report.causes:
                 found.setdefault(cause.cause, []).append((cause, self._files[number, 0].name))
-        surest = [(max(told, key=lambda t: t[0].confidence), len(told)) for told in found.values()]
-        for (cause, file), count in sorted(
-            surest, key=lambda s: (SEVERITIES.index(s[0][0].severity), -s[0][0].confidence)
-        ):
-            where = f"in {count} of the {len(self.parts)} merged reports, here in that which begins with {file}"
+        for told in found.values():
+            cause, file = max(told, key=lambda t: t[0].confidence)
+            where = f"in {len(told)} of the {len(self.parts)} merged reports, here in that which begins with {file}"
             yield cause.model_copy(update={"evidence": f"{where}: {cause.evidence}"})
 
     @cached_property

@@ -56,6 +56,8 @@ JOINT_FAMILIES: tuple[Family, ...] = (
     (Statistic.K3, Aggregation.SEQ_MEAN),
     (Statistic.K2, Aggregation.SEQ_MAX),
 )
+PAST_LAST = 2.0**-20
+"""How far, relatively, the threshold that keeps every row lies past the last of them"""
 SETTINGS = ("family", *SETTINGS_OF_POINT, "formula")
 """What names a point of a sweep, beside its figures"""
 
@@ -266,12 +268,18 @@ def _sequence_rules(scope: Scope, grid: Grid, families: Sequence[Family], points
 
 
 def _fitted(scope: Scope, family: Family, points: int) -> list[Rule]:
-    """Thresholds at even quantiles of the rows' own statistic: each step rejects about as many rows as the last."""
+    """Thresholds at even quantiles of the rows' own statistic: each step rejects about as many rows as the last.
+
+    Half way to the next row, so that no row lies on one of them and the order of a sum decides nothing.
+    """
     rule = nested_rule(*family, 2.0 if family[0] is Statistic.K1 else 1.0)
-    ascending = scope.remember(("ascending", family), lambda: np.sort(np.abs(scope.row_statistic(rule))))
-    places = np.ceil(np.linspace(0.02, 1.0, points) * (len(ascending) - 1)).astype(np.int64)
-    values = np.unique(ascending[places])
-    values = values[(values > 0.0) & (values < 700.0)].tolist()
+    own = scope.remember(("distinct", family), lambda: np.unique(np.abs(scope.row_statistic(rule)), return_counts=True))
+    values, rows = own
+    places = np.ceil(np.linspace(0.02, 1.0, points) * (scope.sequences - 1))
+    at = np.unique(np.searchsorted(np.cumsum(rows), places, side="right"))
+    above = np.append(values[1:], values[-1:] * (1.0 + PAST_LAST))[at]
+    thresholds = values[at] + (above - values[at]) / 2.0
+    values = thresholds[(thresholds > 0.0) & (thresholds < 700.0)].tolist()
     if family[0] is Statistic.K1:
         return [Rule(*family, lower=-value, upper=value) for value in values]
     return [Rule(*family, upper=value) for value in values]

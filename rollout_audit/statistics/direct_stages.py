@@ -306,7 +306,7 @@ class _Figures:
     def kept(self) -> Figures:
         shares, kept = self.sums.shares, self.sums.kept
         return self._weights(kept, self.sums.kept_rows, self.factor) | {
-            "masked_fraction": 1.0 - kept.size / shares.tokens,
+            "masked_fraction": (shares.tokens - kept.size) / shares.tokens,
             "seq_masked_fraction": shares.masked / shares.sequences,
             "seq_touched_fraction": shares.touched / shares.sequences,
             "kept_reward_mean": _kept_reward(shares),

@@ -341,7 +341,7 @@ def _rejection(batches: Batches, kept: Array) -> _Table:
     rows, n = batches.rows, batches.sequences
     total, gone, touched = rows.sums(np.stack([kept, kept == 0, kept < rows["valid_tokens"]]))
     columns = {
-        "masked_fraction": 1.0 - total / batches.tokens,
+        "masked_fraction": (batches.tokens - total) / batches.tokens,
         "seq_masked_fraction": gone / n,
         "seq_touched_fraction": touched / n,
     }

@@ -39,6 +39,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
+ROUNDING = 2.0**-50
+"""Share of a mean square that is lost to rounding when the square of the mean is taken from it"""
 BOUNDING = ("capped_fraction", "below_lower_fraction", "zeroed_fraction", "mass_lost")
 """What bounds do to all valid tokens, before any rejection"""
 COLUMNS = (
@@ -156,7 +158,7 @@ def joint(
     every = scope.remember(("sweep of one", weight), lambda: sweep_weights(scope, [weight])).figures
     with np.errstate(invalid="ignore", divide="ignore"):
         excess = first / tokens
-        mean, variance = 1.0 + excess, np.maximum(second / tokens - excess**2, 0.0)
+        mean, variance = 1.0 + excess, _variance(excess, second / tokens)
         return Sweep.of(
             [Correction(weight, (rule,)) for rule in rules],
             ess=mean**2 / (mean**2 + variance),
@@ -318,7 +320,7 @@ class _Prefix:
             first, second = first + count * (value - origin), second + count * (value - origin) ** 2
         mean = first / self.size
         with np.errstate(invalid="ignore"):
-            return mean, np.maximum(second / self.size - mean**2, 0.0)
+            return mean, _variance(mean, second / self.size)
 
     def _span(self, weights: Sequence[Weight]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The atoms that each weight's bounds leave alone."""
@@ -338,6 +340,12 @@ class _Prefix:
         inside = np.where(stop > start, np.exp(self.values[np.maximum(stop - 1, 0)]), -np.inf)
         ends = np.maximum(np.where(n_below, below, -np.inf), np.where(n_above, above, -np.inf))
         return np.maximum(inside, ends)
+
+
+def _variance(mean: Array, square: Array) -> Array:
+    """From the first two moments; 0 where no more than their rounding is left."""
+    variance = square - mean**2
+    return np.where(variance > ROUNDING * square, variance, 0.0)
 
 
 def _moments_of(population: Population, sums: Array, clamped: Array, inside: NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -389,8 +397,8 @@ class _Kept:
             mean = self.along(np.where(recorded, reward, 0.0)) / self.along(recorded.astype(np.float64))
             length = self.along(scope.rows["valid_tokens"]) / self.rows
         return {
-            "masked_fraction": 1.0 - self.tokens / scope.tokens,
-            "seq_masked_fraction": 1.0 - self.rows / scope.sequences,
+            "masked_fraction": (scope.tokens - self.tokens) / scope.tokens,
+            "seq_masked_fraction": (scope.sequences - self.rows) / scope.sequences,
             "seq_touched_fraction": self.touched / scope.sequences,
             "kept_reward_mean": mean,
             "kept_length_mean": length,

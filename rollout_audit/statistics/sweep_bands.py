@@ -45,8 +45,8 @@ def _left(scope: Scope, rules: Sequence[Rule]) -> tuple[Array, dict[str, Array]]
     kept = np.array([_kept_by_band(scope, rule) for rule in rules]).reshape(-1, 5)
     tokens, rows, touched, reward, length = kept.T
     return tokens, {
-        "masked_fraction": 1.0 - tokens / scope.tokens,
-        "seq_masked_fraction": 1.0 - rows / scope.sequences,
+        "masked_fraction": (scope.tokens - tokens) / scope.tokens,
+        "seq_masked_fraction": (scope.sequences - rows) / scope.sequences,
         "seq_touched_fraction": touched / scope.sequences,
         "kept_reward_mean": reward,
         "kept_length_mean": length,

@@ -126,7 +126,7 @@ def _rule_ends(scope: Scope, inside: int, divided: list[_Cell], point: Mapping[s
     n = scope.tokens
     one = (1.0, 1.0) if rows else (math.nan, math.nan)
     return {
-        "masked_fraction": (1.0 - high / n, 1.0 - low / n),
+        "masked_fraction": ((n - high) / n, (n - low) / n),
         "gradient_scale_original": (low / n, high / n),
         **dict.fromkeys(("ess", "weight_mean", "weight_max", "gradient_scale_kept"), one),
         "weight_std": (0.0, 0.0) if high > 1 else (math.nan, math.nan),

@@ -222,6 +222,33 @@ def test_every_point_on_every_step_of_merged_reports(folder: Path, tmp_path: Pat
     assert_alike(points(merged), points(direct))
 
 
+def test_a_change_between_merged_reports_is_seen(tmp_path: Path) -> None:
+    """Neither part has both sides of it; an analysis of all has, and says the same."""
+    files = []
+    for step, spread in enumerate((0.02, 0.02, 0.2, 0.2)):
+        rng = np.random.default_rng(step)
+        rollout = rng.uniform(-4, -0.5, (40, 30))
+        table = {"rollout_log_probs": list(rollout), "old_log_probs": list(rollout + rng.normal(0, spread, (40, 30)))}
+        files.append(tmp_path / f"step_{step}.parquet")
+        pq.write_table(pa.table(table), files[-1])
+    places = [written(part, tmp_path / f"report{i}") for i, part in enumerate((files[:2], files[2:]))]
+    merged, direct = ra.merge(places), ra.analyze(ra.open_dump(files), presets=PRESETS)
+    for report in (merged, direct):
+        (found,) = [cause for cause in report.causes if cause.cause == "stale_weights"]
+        assert found.figures["change_point"] == 2
+        assert "step 2 is the change point" in found.evidence
+    assert "in 1 of the 2 merged reports" in next(c for c in merged.causes if c.cause == "precision_noise").evidence
+
+
+def test_an_error_names_the_first_corrections_that_differ(folder: Path, tmp_path: Path) -> None:
+    places = []
+    for i, presets in enumerate((PRESETS, "all")):
+        report = ra.analyze(ra.open_dump(folder), presets=presets, steps=(i, i + 1))
+        places.append(ra.write_report(report, tmp_path / f"{i}", plots=False).folder)
+    with pytest.raises(UsageError, match=r"differ in the corrections \(\w+, \w+, \w+ and \d+ more\), so they cannot"):
+        ra.merge(places)
+
+
 def test_reports_without_a_sweep_have_no_points_to_merge(folder: Path, tmp_path: Path) -> None:
     places = [
         ra.write_report(

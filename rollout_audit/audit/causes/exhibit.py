@@ -14,11 +14,23 @@ from rollout_audit.audit.causes.sampled import Array, Flags, Ints, SampledRows
 from rollout_audit.corrections.model import SAFETY_CLAMP
 from rollout_audit.dumps.chunk import Finding
 
-__all__ = ["Exhibit"]
+__all__ = ["Exhibit", "in_words", "known"]
 
 STEP_ROWS, STEP_TOKENS = 8, 200
 """A step with less is too small a batch for a limit to mean anything"""
 TAIL_TOKENS = 0.01
+PAST_FLOAT = 1e300
+"""What stands for a figure past float64, so that it is compared with limits all the same"""
+
+
+def in_words(figure: float) -> str:
+    """Two digits of a figure of `Exhibit.figures`."""
+    return f"{figure:.2g}" if abs(figure) < PAST_FLOAT else "past float64"
+
+
+def known(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those that float64 holds."""
+    return {name: value for name, value in figures.items() if abs(value) < PAST_FLOAT}
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class Exhibit:
             "ppl_ratio": ratio,
             "veto_fraction": float(vetoed.mean()) if len(vetoed) else 0.0,
         }
-        return {name: value if np.isfinite(value) else 1e300 for name, value in found.items()}
+        return {name: value if np.isfinite(value) else PAST_FLOAT for name, value in found.items()}
 
     @cached_property
     def pooled(self) -> Mapping[str, float | int | None]:

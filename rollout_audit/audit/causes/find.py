@@ -36,9 +36,9 @@ class _Found:
         return self.detector.severity != "info" and not self.hit.harmless and not self.hit.by_elimination
 
 
-def find_causes(exhibit: Exhibit) -> list[Cause]:
+def find_causes(exhibit: Exhibit, detectors: Sequence[Detector] = DETECTORS) -> list[Cause]:
     """Gravest first, then the most certain; of equals in the order of the table. Empty: nothing can be said."""
-    hits = [_Found(detector, hit) for detector in DETECTORS if (hit := detector.find(exhibit)) is not None]
+    hits = [_Found(detector, hit) for detector in detectors if (hit := detector.find(exhibit)) is not None]
     causes = [found.cause for found in hits if not found.hit.by_elimination or _nothing_else(found, hits)]
     return sorted(causes, key=lambda cause: (SEVERITIES.index(cause.severity), -cause.confidence))
 

@@ -10,6 +10,7 @@ from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.find import find_causes
 from rollout_audit.audit.causes.model import Cause
 from rollout_audit.audit.causes.sampled import Array, SampledRows
+from rollout_audit.audit.causes.table import DETECTORS
 from rollout_audit.audit.plan import Audit, Basis, Options
 from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
@@ -17,11 +18,12 @@ from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.upkeep import one_torch_thread
 from rollout_audit.errors import DumpError
 
-__all__ = ["causes_of_dump", "exhibit_of"]
+__all__ = ["causes_of_dump", "causes_of_rows", "exhibit_of"]
 
 NOTHING: Mapping[str, Array] = dict.fromkeys(
     ("step", "valid_tokens", "sum_d", "sum_abs_d", "sum_k3", "sum_chi2", "min_d", "max_d"), np.empty(0)
 )
+TOLD_BY_ROWS = ("stale_weights", "mixed_versions", "cancellation")
 NO_TOKENS: Mapping[str, Array] = dict.fromkeys(("training", "rollout", "position", "file", "row", "step"), np.empty(0))
 
 
@@ -41,6 +43,12 @@ def exhibit_of(
         rollout=audit.primary.rollout,
         files=audit.names,
     )
+
+
+def causes_of_rows(audit: Basis, rows: Mapping[str, Array]) -> list[Cause]:
+    """What sums of every row tell by themselves, where no tokens were kept: changes from step to step, versions."""
+    told = [detector for detector in DETECTORS if detector.cause in TOLD_BY_ROWS]
+    return find_causes(exhibit_of(audit, rows, NO_TOKENS, ()), told)
 
 
 def causes_of_dump(

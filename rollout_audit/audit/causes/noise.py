@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_audit.audit import health
-from rollout_audit.audit.causes.exhibit import Exhibit
+from rollout_audit.audit.causes.exhibit import Exhibit, in_words, known
 from rollout_audit.audit.causes.model import Hit
 
 __all__ = ["TAIL_SHARE", "cancellation", "heavy_tail", "precision_noise"]
@@ -57,5 +57,5 @@ def cancellation(exhibit: Exhibit) -> Hit | None:
     k1, k3 = exhibit.pooled.get("kl_k1"), exhibit.pooled.get("kl_k3")
     if k1 is None or k3 is None or k3 <= CANCELS_FROM or abs(k1) >= CANCELS_BELOW * k3:
         return None
-    text = f"k1 is {k1:+.2g} beside a k3 of {k3:.2g}: errors of both signs cancel in k1 and in geometric ratios"
-    return Hit(text, 0.5, {"kl_k1": k1, "kl_k3": k3})
+    text = f"k1 is {k1:+.2g} beside a k3 of {in_words(k3)}: errors of both signs cancel in k1 and in geometric ratios"
+    return Hit(text, 0.5, known({"kl_k1": k1, "kl_k3": k3}))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollout_audit.audit.causes.exhibit import Exhibit
+from rollout_audit.audit.causes.exhibit import Exhibit, in_words, known
 from rollout_audit.audit.causes.model import Hit
 from rollout_audit.audit.causes.noise import TAIL_SHARE
 from rollout_audit.audit.causes.sampled import Array, Flags, Ints
@@ -68,8 +68,8 @@ def _ages(exhibit: Exhibit) -> Array:
 
 def _by_age(exhibit: Exhibit) -> Hit | None:
     ages = _ages(exhibit)
-    known = np.unique(ages[np.isfinite(ages)])
-    groups = [age for age in known if np.sum(ages == age) >= LEAST_ROWS]
+    recorded = np.unique(ages[np.isfinite(ages)])
+    groups = [age for age in recorded if np.sum(ages == age) >= LEAST_ROWS]
     if len(groups) < 2:
         return None
     young, old = groups[0], groups[-1]
@@ -132,12 +132,12 @@ def _by_size(exhibit: Exhibit) -> Hit | None:
         return None
     ages = _ages(exhibit)
     age = float(np.nanmean(ages)) if np.isfinite(ages).any() else 0.0
-    known = f"; the sampler's weights are {age:.2g} updates old" if age > 0 else "; no version says how old they are"
+    old = f"; the sampler's weights are {age:.2g} updates old" if age > 0 else "; no version says how old they are"
     text = (
-        f"the log-ratios are even noise of standard deviation {_spread(exhibit):.2g} (k3 {k3:.2g}), wider than "
-        f"precision makes it{known}"
+        f"the log-ratios are even noise of standard deviation {_spread(exhibit):.2g} (k3 {in_words(k3)}), wider than "
+        f"precision makes it{old}"
     )
-    figures = {"kl_k3": k3, "spread": _spread(exhibit), "age": age}
+    figures = known({"kl_k3": k3, "spread": _spread(exhibit), "age": age})
     return Hit(text, 0.6 if age > 0 else 0.35, figures, by_elimination=True)
 
 

@@ -64,12 +64,12 @@ def _finding(trap: LengthTrap) -> str:
     if trap.ess_length == 1:
         return "Sequence weights keep less than 30% of the batch at any length"
     if trap.ess_length is not None:
-        text = f"Sequence weights keep 30% of the batch up to {trap.ess_length - 1:,} tokens"
+        text = f"Sequence weights keep 30% of the batch up to {counted(trap.ess_length - 1, 'token')}"
         return first_fitting([f"{text}; the longest has {trap.longest:,}", text])
     if trap.clamp_length is not None:
-        return f"Sequence weights reach the ±20 clamp at {trap.clamp_length:,} tokens"
+        return f"Sequence weights reach the ±20 clamp at {counted(trap.clamp_length, 'token')}"
     if trap.typical_clamp_length is not None:
-        return f"A typical sequence weight reaches the ±20 clamp at {trap.typical_clamp_length:,} tokens"
+        return f"A typical sequence weight reaches the ±20 clamp at {counted(trap.typical_clamp_length, 'token')}"
     return "No length trap: the policies give every token the same log-prob"
 
 

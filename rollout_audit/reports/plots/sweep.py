@@ -1,4 +1,4 @@
-"""What a threshold costs: ess against mass lost along caps, tokens and sequences masked along rejection bounds."""
+"""What a threshold costs: ess and mass lost along caps, tokens and sequences masked along weights and rules."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rollout_audit.reports.plots.evidence import in_line, pictures_of
 from rollout_audit.reports.plots.named import Mark, legend, mark_at, marks
 from rollout_audit.reports.plots.style import (
     BLUE,
+    GREEN,
     GREY,
     HALO,
     INK,
@@ -43,6 +44,7 @@ RANGE_AT = 1.085
 LABEL_HEIGHTS, LABEL_ROOM = (0.72, 0.58, 0.86), 0.11
 VETO_K2 = 0.5 * math.log(1e-4) ** 2
 """The bound on both sides that on the lower one is the veto at 1e-4"""
+MASKED = ("masked_fraction", "seq_masked_fraction")
 GEO_PRESET, GEO_BAND = "decoupled_geo_rs", 0.001
 
 
@@ -114,7 +116,8 @@ def draw(report: Report) -> Figure | None:
         axes.set_axis_off()
     for axes, line in zip(panels, caps, strict=False):
         own = [m for m in named if m.weight == line.family]
-        _draw_cap(axes, line, tables[line.family], own, keyed=line is caps[0])
+        outside = tables.get(line.family.replace("truncate", "mask"))
+        _draw_cap(axes, line, tables[line.family], outside, own, keyed=line is caps[0])
     for i, (axes, line) in enumerate(zip(of_rules, rules, strict=False)):
         own = [m for m in named if m.rule == line.family]
         _draw_rule(axes, line, tables[line.family], own, keyed=i % COLUMNS == 0)
@@ -125,7 +128,7 @@ def _by_family(sweep: Mapping[str, object]) -> dict[str, Table]:
     families = np.asarray(sweep["family"])
     numbers: dict[str, NDArray[Any]] = {
         name: np.asarray(sweep[name], dtype=np.float64)
-        for name in ("upper", "rule_upper", "ess", "mass_lost", "masked_fraction", "seq_masked_fraction")
+        for name in ("lower", "upper", "rule_upper", "ess", "mass_lost", "zeroed_fraction", *MASKED)
     }
     numbers["in_line"] = in_line(sweep)
     found = dict.fromkeys(families.tolist())
@@ -157,19 +160,27 @@ def _subtitle(report: Report, named: Sequence[Mark], *, alone: bool) -> str:
     bands = " Dots: bands by themselves, at their upper end." if alone else ""
     return (
         f"{counted(points, 'configuration')} of one pass, {counted(report.counts.valid_tokens, 'valid token')} as one "
-        "batch. Dotted: the presets' threshold (of largest k2: as the veto at 1e-4); grey bar: the range its origin "
-        f"recommends; shaded: past a health limit.{bands}{legend(named)}"
+        "batch. Lost: mass above the cap. Masked: tokens, if weights beyond the cap or its reciprocal were 0. Dotted: "
+        "the presets' threshold (of largest k2: as the veto at 1e-4); grey bar: the range its origin recommends; "
+        f"shaded: past a health limit, in the first row of ess.{bands}{legend(named)}"
     )
 
 
-def _draw_cap(axes: Axes, line: _Line, table: Table, named: Sequence[Mark], *, keyed: bool) -> None:
+def _draw_cap(
+    axes: Axes, line: _Line, table: Table, outside: Table | None, named: Sequence[Mark], *, keyed: bool
+) -> None:
+    """`outside`: the weights that are 0 beyond the cap and its reciprocal, instead of cut off there."""
     axes.set_axis_on()
-    heading(axes, line.title, (("ess", BLUE), ("mass lost", ORANGE)) if keyed else ())
+    keys = [("ess", BLUE), ("lost", ORANGE), *([] if outside is None else [("masked", GREEN)])]
+    heading(axes, line.title, keys if keyed else ())
     x = line.threshold(table)
     axes.set_ylim(0, 1.12)
     _frame(axes, line, np.concatenate([x, _thresholds(line, named)]), [m.kept("ess") for m in named])
     _plot(axes, x, table["ess"], BLUE, "solid")
     _plot(axes, x, table["mass_lost"], ORANGE, "dashed")
+    if outside is not None:
+        even = np.isclose(outside["lower"] * outside["upper"], 1.0)
+        _plot(axes, line.threshold(outside)[even], outside["zeroed_fraction"][even], GREEN, "dashdot")
     _mark(axes, line, named, "ess")
     paint_zones(axes, zones("ess"), "y")
 

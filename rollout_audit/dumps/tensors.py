@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide, counts_by_row, offsets_of
 from rollout_audit.dumps.fields import FIELDS
-from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, response_places
+from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, moved, response_places
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.stores import SafetensorsStore
 from rollout_audit.errors import UnreadableFileError
@@ -159,11 +159,20 @@ class TensorSource:
         """Values of a token tensor where the log-probs of these rows stand, flat."""
         if self._width is None:
             values = self._read(stored, tensor, int(self._offsets[first]), int(self._offsets[last]))
-            ahead = self._layout is not None and tensor.name in self._layout.unrolled
-            return np.roll(values, -1) if ahead else values
+            return self._aligned(tensor.name, values, self._offsets[first : last + 1] - self._offsets[first])
         width = self._width if tensor.size == self.rows * self._width else tensor.shape[1]
         values = self._read(stored, tensor, first * width, last * width)
-        return values if width == self._width else values.reshape(-1, width)[:, width - self._width :].reshape(-1)
+        if width != self._width:
+            values = values.reshape(-1, width)[:, width - self._width :].reshape(-1)
+        return self._aligned(tensor.name, values, np.arange(last - first + 1, dtype=np.int64) * self._width)
+
+    def _aligned(self, name: str, values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[Any]:
+        """Values where the log-probs of their tokens stand, should the layout hold them a place off."""
+        if self._layout is None:
+            return values
+        if name in self._layout.unrolled:
+            return moved(values, offsets, -1)
+        return moved(values, offsets, 1) if name in self._layout.rolled else values
 
     def _kept(self, stored: Opened, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
         """Offsets of these rows, and which places of the stored rows they keep (None: all)."""
@@ -184,7 +193,13 @@ class TensorSource:
             return np.asarray(self._on_grid(stored, self._tensors[name], first, last) != 0)
 
         assert layout.start is not None
-        return response_places(flags(layout.start), flags(layout.stop) if layout.stop else None, offsets)
+        begins = flags(layout.start)
+        if self._width is not None:
+            stop = layout.stop if layout.stop in self._tensors else layout.start
+            return response_places(begins, begins if stop == layout.start else flags(str(stop)), offsets)
+        # a packed row that was rolled ends with a place that is not its own
+        ends = None if layout.unrolled else np.ones(len(begins), np.bool_)
+        return response_places(begins, ends, offsets)
 
     def _read(self, stored: Opened, tensor: Tensor, first: int, last: int) -> NDArray[Any]:
         """Elements first to last of the flat tensor, a copy; half precision widened to float32."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import rollout_audit as ra
 from rollout_audit.dumps import inspect_dump
@@ -80,6 +82,75 @@ def test_areal_has_a_version_a_token() -> None:
     """All tokens of the file come from version 0, its prompts have -1."""
     rows = list(ra.open_dump(HERE / "areal", layout="areal").rows())
     assert {(row.policy_version, row.newest_version) for row in rows} == {(0, 0)}
+
+
+def padded_areal(*, advantages_computed: bool) -> dict[str, torch.Tensor]:
+    """The sequences of `areal` as the trainer holds them in memory: [B, T], right padded, prompt and response."""
+    truth = truth_of("areal")
+    shape = len(truth), max(one["prompt_length"] + len(one["token_ids"]) for one in truth)
+    names = {"input_ids": torch.int64, "versions": torch.int32, "attention_mask": torch.bool, "loss_mask": torch.int32}
+    batch = {name: torch.zeros(shape, dtype=kind) for name, kind in names.items()}
+    batch |= {name: torch.zeros(shape) for name in ("logprobs", "prox_logp")}
+    for i, one in enumerate(truth):
+        first, end = one["prompt_length"], one["prompt_length"] + len(one["token_ids"])
+        batch["attention_mask"][i, :end] = True
+        batch["input_ids"][i, :end] = torch.tensor([*range(1, first + 1), *one["token_ids"]])
+        batch["versions"][i, :first] = -1
+        batch["logprobs"][i, first:end] = torch.tensor(one["rollout_log_probs"])
+        batch["loss_mask"][i, first:end] = torch.tensor(one["response_mask"], dtype=torch.int32)
+        # the engine scores the next token, and at the end of a row something of no meaning
+        batch["prox_logp"][i, : end - 1] = torch.tensor([-0.3] * (first - 1) + one["old_log_probs"])
+        batch["prox_logp"][i, end - 1 :] = -9.75
+    if advantages_computed:
+        batch["loss_mask"] = torch.roll(batch["loss_mask"].float(), shifts=-1, dims=-1)
+        batch["logprobs"] = torch.roll(batch["logprobs"], shifts=-1, dims=-1) * batch["loss_mask"]
+    return batch
+
+
+def packed(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    real = batch["attention_mask"]
+    ends = torch.cat([torch.zeros(1, dtype=torch.int32), real.sum(-1).cumsum(0).int()])
+    return {name: t[real] for name, t in batch.items() if name != "attention_mask"} | {"cu_seqlens": ends}
+
+
+@pytest.mark.parametrize("form", ["padded", "packed", "padded without attention_mask"])
+@pytest.mark.parametrize(("layout", "advantages_computed"), [("areal", True), ("areal-rollout", False)])
+@pytest.mark.parametrize("suffix", ["pt", "safetensors", "npz"])
+def test_areal_batch_before_and_after_advantages(
+    suffix: str, layout: str, advantages_computed: bool, form: str, tmp_path: Path
+) -> None:
+    batch = padded_areal(advantages_computed=advantages_computed)
+    if form == "packed":
+        batch = packed(batch)
+    elif "without" in form:
+        del batch["attention_mask"]
+    path = tmp_path / f"batch.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **{name: tensor.numpy() for name, tensor in batch.items()})
+    else:
+        (torch.save if suffix == "pt" else save_file)(batch, path)
+    with pytest.raises(ra.UsageError, match="--layout areal if so, --layout areal-rollout if not yet"):
+        ra.open_dump(path)
+    for chunk in ra.open_dump(path, layout=layout).chunks(chunk_tokens=700):
+        assert {*chunk.policy_versions.tolist(), *chunk.newest_versions.tolist()} == {0}
+    for row, true in zip(ra.open_dump(path, layout=layout).rows(), truth_of("areal"), strict=True):
+        # where nothing says how long a row is it ends with the mask, before tool tokens that nothing follows
+        end = len(true["token_ids"]) if "without" not in form else 1 + int(np.flatnonzero(true["response_mask"])[-1])
+        for field in ("rollout_log_probs", "old_log_probs", "response_mask", "token_ids"):
+            values = np.asarray(getattr(row, field), np.float64)
+            np.testing.assert_array_equal(values, as_array(true[field][:end]).astype(np.float32), field)
+
+
+def test_prox_logp_of_a_response_without_a_prompt_is_missing_not_zero(tmp_path: Path) -> None:
+    """Nobody scored its first token."""
+    batch = {
+        "logprobs": torch.tensor([[-0.5, -0.25, -1.0]]),
+        "prox_logp": torch.tensor([[-0.25, -1.0, -9.75]]),
+        "loss_mask": torch.tensor([[1, 1, 1]]),
+    }
+    save_file(batch, tmp_path / "batch.safetensors")
+    (finding,) = inspect_dump(ra.open_dump(tmp_path, layout="areal-rollout")).findings
+    assert (finding.kind, finding.row, finding.position) == ("nan", 0, 0)
 
 
 def test_slime_and_miles_have_a_version_a_turn() -> None:
@@ -177,7 +248,10 @@ def test_context_parallel_slices_need_every_rank(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("roll", r"response_mask \[24, 288\] is one wider than infer_logprobs \[24, 287\].*--layout roll"),
-        ("areal", r"nothing in the file says whether they were: --layout areal if so, --layout packed"),
+        (
+            "areal",
+            r"nothing in the file says whether they were: --layout areal if so, --layout areal-rollout if not yet",
+        ),
     ],
 )
 def test_layout_that_content_cannot_tell_is_asked_for(name: str, message: str) -> None:

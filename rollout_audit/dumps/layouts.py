@@ -83,7 +83,7 @@ LAYOUTS: Mapping[str, Layout] = {
         ),
         Layout(
             "areal",
-            "AReaL once advantages are computed, [B, T] or packed: log-probs and mask rolled by one to the token before",
+            "AReaL after advantages are computed, [B, T] or packed: log-probs and mask stand at the token before",
             start="loss_mask",
             stop="attention_mask",
             stop_optional=True,
@@ -93,7 +93,7 @@ LAYOUTS: Mapping[str, Layout] = {
         ),
         Layout(
             "areal-rollout",
-            "AReaL before that, [B, T] or packed: only prox_logp is rolled by one to the token before",
+            "AReaL before that, [B, T] or packed: only prox_logp stands at the token before",
             start="loss_mask",
             stop="attention_mask",
             stop_optional=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide, counts_by_row, offsets_of
-from rollout_audit.dumps.fields import FIELDS
+from rollout_audit.dumps.fields import FIELDS, TRAINING
 from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, moved, response_places
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.stores import SafetensorsStore
@@ -31,7 +31,8 @@ _ELEMENTS = {**_FLOATS, **_WHOLE, "BOOL": "bool", "TEXT": "text"}
 
 _OFFSETS = "cu_seqlens"
 _LENGTHS = ("lengths", "response_lengths")
-_LEAD_NAMES = next((field.name, *field.aliases) for field in FIELDS if field.name == "rollout_log_probs")
+_NAMES = {field.name: (field.name, *field.aliases) for field in FIELDS}
+_LEAD_NAMES = _NAMES["rollout_log_probs"]
 _ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in (field.name, *field.aliases)}
 
 
@@ -54,6 +55,7 @@ class TensorSource:
         self._mask = mask_column(self._layout, self._tensors)
         with store.opened() as stored:
             self._offsets, self._width = self._read_rows(stored, self._layout)
+        self._padding = self._padding_mask()
 
     @classmethod
     def of(cls, file: DumpFile, layout: str | None) -> TensorSource:
@@ -182,6 +184,10 @@ class TensorSource:
                 offsets = np.arange(last - first + 1, dtype=np.int64) * self._width
             kept = self._responses(stored, self._layout, offsets, first, last)
             return offsets_of(counts_by_row(kept, offsets)), kept
+        if self._padding:
+            ends = np.asarray(self._on_grid(stored, self._padding, first, last) != 0)
+            kept = response_places(np.ones(len(ends), np.bool_), ends, offsets)
+            return offsets_of(counts_by_row(kept, offsets)), kept
         if self._width is None or offsets[-1] == (last - first) * self._width:
             return offsets, None
         return offsets, (np.arange(self._width) < np.diff(offsets)[:, None]).reshape(-1)
@@ -251,6 +257,19 @@ class TensorSource:
                 f"{lead.name} {list(lead.shape)}"
             )
         return offsets_of(lengths), width
+
+    def _padding_mask(self) -> Tensor | None:
+        """The mask whose last 1 ends a padded row, where nothing else says how long it is.
+
+        A file of one side alone keeps its width: the other side, which is joined to it, may come without a mask.
+        """
+        if self._width is None or (self._layout and self._layout.start) or {*_LENGTHS, _OFFSETS} & self._tensors.keys():
+            return None
+        trained = [name for side in sorted(TRAINING) for name in _NAMES[side]]
+        if not all(any(name in self._tensors for name in side) for side in (_LEAD_NAMES, trained)):
+            return None
+        masks = (self._tensors[name] for name in _NAMES["response_mask"] if name in self._tensors)
+        return next((mask for mask in masks if mask.shape == self._lead.shape), None)
 
     def _packed_rows(self, lead: Tensor, lengths: NDArray[np.int64] | None) -> NDArray[np.int64]:
         if lengths is None:

@@ -128,7 +128,7 @@ def test_bfloat16_is_said(tmp_path: Path) -> None:
     assert inspection.files[0].fields[0].type == "BF16[11]"
 
 
-def test_padded_without_lengths_keeps_full_rows(tmp_path: Path) -> None:
+def test_padded_without_lengths_ends_with_the_mask(tmp_path: Path) -> None:
     tensors = {
         "rollout_log_probs": _padded(ROLLOUT, float("nan")),
         "old_log_probs": _padded(OLD, -1e10),
@@ -136,10 +136,24 @@ def test_padded_without_lengths_keeps_full_rows(tmp_path: Path) -> None:
     }
     dump = open_dump(_save(tmp_path / "x.safetensors", tensors))
     rows = list(dump.rows())
-    assert [len(row.rollout_log_probs) for row in rows] == [WIDTH] * 4
+    assert [len(row.rollout_log_probs) for row in rows] == LENGTHS
     valid = [row.rollout_log_probs[row.response_mask].tolist() for row in rows]
     assert valid == [[v for v, m in zip(r, mask, strict=True) if m] for r, mask in zip(ROLLOUT, MASK, strict=True)]
     assert inspect_dump(dump).findings == ()
+
+
+@pytest.mark.parametrize("side", ["old_log_probs", "rollout_log_probs"])
+def test_one_side_alone_keeps_its_width(tmp_path: Path, side: str) -> None:
+    """So that it fits the other side, which may come without a mask."""
+    tensors = {"rollout_log_probs": _padded(ROLLOUT, 0.0), "old_log_probs": _padded(OLD, 0.0)}
+    uid = torch.arange(4)
+    other = next(name for name in tensors if name != side)
+    _save(tmp_path / "one.safetensors", {side: tensors[side], "response_mask": _padded(MASK, 0), "uid": uid})
+    _save(tmp_path / "two.safetensors", {other: tensors[other], "uid": uid})
+    files = ["one", "two"] if side == "rollout_log_probs" else ["two", "one"]
+    first, second = (tmp_path / f"{name}.safetensors" for name in files)
+    rows = list(open_dump(first, join=second).rows())
+    assert [len(row.rollout_log_probs) for row in rows] == [WIDTH] * 4
 
 
 def test_left_padding(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def misordered_rows(exhibit: Exhibit) -> Hit | None:
         return _unmatched(exhibit)
     partner, fit, _ = kinds.partners
     first = int(found[0])
-    at, own = float(np.median(fit[found])), float(np.median(kinds.own_fit[found]))
+    at, own = float(np.median(fit[found])), float(np.median(rows.rests.fit[found]))
     text = (
         f"{len(found):,} of {rows.rows:,} rows fit the rollout log-probs of another row of their step "
         f"({at:.2f} against {own:.2f} for their own); {exhibit.place(first)} fits row {rows.number[partner[first]]}"

@@ -210,6 +210,29 @@ def test_unfinished_step_of_prime_rl_is_left_out_or_refused(tmp_path: Path) -> N
     assert ra.open_dump(tmp_path).total_rows == forced.total_rows > 0
 
 
+@pytest.mark.parametrize("version", [1, 3])
+def test_other_versions_of_slime_are_refused(version: int, tmp_path: Path) -> None:
+    content = torch.load(HERE / "slime/grpo_run/train_data/1.pt", weights_only=True)
+    content["format_version"] = version
+    torch.save(content, tmp_path / "1.pt")
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    assert str(raised.value) == (
+        f"1.pt: not as slime writes it (format_version is {version}, and 2 is the one that is known: save its tensors "
+        "as safetensors or JSON Lines under this tool's names)"
+    )
+
+
+def test_another_schema_of_prime_rl_is_refused(tmp_path: Path) -> None:
+    lines = (HERE / "prime_rl/token_exports/step_1/rank_0.jsonl").read_text()
+    (tmp_path / "rank_0.jsonl").write_text(lines.replace('"schema_version":1', '"schema_version":2'))
+    (tmp_path / "STABLE").touch()
+    with pytest.raises(
+        ra.DumpError, match=r"rank_0.jsonl, row 0: not as prime-rl writes it \(schema_version is 2, and 1"
+    ):
+        ra.open_dump(tmp_path)
+
+
 def test_rollout_files_are_read_but_not_compared() -> None:
     dump = ra.open_dump(HERE / "open_instruct")
     truth = truth_of("open_instruct")

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_audit.audit.causes.sampled import LAGS, STRANGE, Array, Flags, Ints, SampledRows, fisher_z
+from rollout_audit.audit.causes.sampled import LAGS, STRANGE, Array, Flags, Ints, Partners, SampledRows, fisher_z
 
 __all__ = ["FITS", "GAIN", "LEAST_TOKENS", "MISFIT", "SURE", "UNLIKELY", "RowKinds"]
 
@@ -53,10 +53,10 @@ class RowKinds:
         columns = np.arange(self.rows.rows)
         return self.rows.row_correlations[lag_index, columns], self.rows.pairs[lag_index, columns]
 
-    @cached_property
+    @property
     def own_fit(self) -> Array:
         """[rows] correlation of a row's two columns as they stand."""
-        return np.asarray(self.rows.row_correlations[LAGS.index(0)])
+        return self.rows.own_fit
 
     @cached_property
     def shifted(self) -> Flags:
@@ -65,7 +65,7 @@ class RowKinds:
         return np.asarray(better & (self.best_lag != LAGS.index(0)) & (fisher_z(fit, pairs) >= SURE))
 
     @cached_property
-    def partners(self) -> tuple[Ints, Array, Array]:
+    def partners(self) -> Partners:
         rests = self.rows.rests
         misfits = (rests.fit < MISFIT) & (rests.gap > STRANGERS) & (rests.tokens >= LEAST_TOKENS)
         return self.rows.best_partners(misfits & ~self._taken(self.shifted, self.constant))
@@ -73,9 +73,9 @@ class RowKinds:
     @cached_property
     def exchanged(self) -> Flags:
         """Rows whose training log-probs fit the rollout's of another row, from some place on."""
-        partner, fit, overlap = self.partners
-        better = (fit >= FITS) & (fit - self.rows.rests.fit >= GAIN)
-        return np.asarray((partner >= 0) & better & (fisher_z(fit, overlap) >= SURE_OF_PARTNER))
+        index, fit, own, tokens = self.partners
+        better = (fit >= FITS) & (fit - own >= GAIN)
+        return np.asarray((index >= 0) & better & (fisher_z(fit, tokens) >= SURE_OF_PARTNER))
 
     @cached_property
     def constant(self) -> Flags:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LAGS", "STRANGE", "SampledRows", "fisher_z"]
+__all__ = ["LAGS", "STRANGE", "Partners", "SampledRows", "fisher_z"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,6 +21,8 @@ BIG = 1.5
 """A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
 STRANGE = 0.5
 """A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
+ONE_TEXT = 0.2
+"""A row that fits its own columns nearly as well as another one's does is of the same text"""
 SPLITS = 8
 """Places of a row from which on it may be another's: rows of one prompt often begin alike"""
 WINDOW = 64
@@ -46,6 +48,30 @@ class Rests(NamedTuple):
     """correlation of the two columns"""
     gap: Array
     """mean |√π − √μ|: some 0.3 between strangers, below 0.1 between engines"""
+    tokens: Array
+
+
+class Match(NamedTuple):
+    """The row that one row fits best."""
+
+    partner: int
+    """−1: none"""
+    fit: float
+    own: float
+    """how well the row fits its own rollout log-probs over the same tokens"""
+    tokens: float
+
+    def sure(self) -> float:
+        """Standard errors above 0."""
+        return float(fisher_z(np.array(self.fit), np.array(self.tokens)))
+
+
+class Partners(NamedTuple):
+    """As `Match`, [rows]; −1 also for rows that were not looked at."""
+
+    partner: Ints
+    fit: Array
+    own: Array
     tokens: Array
 
 
@@ -199,31 +225,37 @@ class SampledRows:
         at = (np.arange(self.rows), apart.argmax(axis=1))
         return Rests(firsts[at] - self.starts, own[at], moments[..., 6][at] / tokens[at], moments[..., 0][at])
 
-    def best_partners(self, wanted: Flags) -> tuple[Ints, Array, Array]:
-        """[rows] which other row of the step has the rollout log-probs that fit best, how well, over how many tokens.
+    def best_partners(self, wanted: Flags) -> Partners:
+        """Which other row of the step has the rollout log-probs that fit best, over the whole row or from its rest on.
 
-        From the place on where the row stops to agree with its own. A row that agrees with its own there is no
-        partner: it is only of the same text. −1 for rows not wanted, or past the number looked at in each step.
+        A row that agrees with its own there is no partner: it is only of the same text.
         """
-        partner, fit, overlap = np.full(self.rows, -1), np.zeros(self.rows), np.zeros(self.rows)
+        found = [Match(-1, 0.0, 0.0, 0.0)] * self.rows
         for step in np.unique(self.step[wanted]):
             own = np.flatnonzero(self.step == step)[:CANDIDATES]
-            for row in own[wanted[own]][:COMPARED] if len(own) > 1 else ():
-                partner[row], fit[row], overlap[row] = self._partner(int(row), own)
-        return partner, fit, overlap
+            for row in own[wanted[own]][:COMPARED].tolist() if len(own) > 1 else ():
+                firsts = {int(self.rests.first[row]), *([0] if self.own_fit[row] < STRANGE else [])}
+                found[row] = max((self._match(row, own, first) for first in firsts), key=Match.sure)
+        partner, fit, own_fit, overlap = (np.array(column) for column in zip(*found, strict=True))
+        return Partners(partner.astype(np.int64), fit, own_fit, overlap)
 
-    def _partner(self, row: int, candidates: Ints) -> tuple[int, float, float]:
-        x, y, inside = self._window(candidates, int(self.rests.first[row]))
+    @property
+    def own_fit(self) -> Array:
+        """[rows] correlation of a row's two columns as they stand."""
+        return np.asarray(self.row_correlations[LAGS.index(0)])
+
+    def _match(self, row: int, candidates: Ints, first: int) -> Match:
+        x, y, inside = self._window(candidates, first)
         here = int(np.flatnonzero(candidates == row)[0])
         both = inside * inside[here]
         fit = correlation(_moments_of(x[here] * both, y * both, both))
         z = fisher_z(fit, both.sum(axis=1))
-        agrees = correlation(_moments_of(x * both, y * both, both)) >= STRANGE
+        agrees = correlation(_moments_of(x * both, y * both, both)) >= fit - ONE_TEXT
         z[agrees | (candidates == row)] = -np.inf
         best = int(z.argmax())
         if not np.isfinite(z[best]):
-            return -1, 0.0, 0.0
-        return int(candidates[best]), float(fit[best]), float(both[best].sum())
+            return Match(-1, 0.0, 0.0, 0.0)
+        return Match(int(candidates[best]), float(fit[best]), float(fit[here]), float(both[best].sum()))
 
     def _window(self, rows: Ints, first: int) -> tuple[Array, Array, Array]:
         """[rows, WINDOW] √π and √μ of these rows from that place on, 0 beyond their end; and 1 where there is one."""

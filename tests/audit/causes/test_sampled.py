@@ -55,7 +55,7 @@ def test_partners_are_found(noisy: tuple[list[np.ndarray], list[np.ndarray]]) ->
     exchanged = [rollout[3][:40], rollout[1], rollout[2], np.append(rollout[0], np.full(20, -0.7))]
     kinds = RowKinds(rows_of(training, exchanged))
     assert kinds.exchanged.tolist() == [True, False, False, True]
-    assert kinds.partners[0][[0, 3]].tolist() == [3, 0]
+    assert kinds.partners.partner[[0, 3]].tolist() == [3, 0]
 
 
 def test_rows_that_begin_alike_are_told_by_their_rest(noisy: tuple[list[np.ndarray], list[np.ndarray]]) -> None:
@@ -67,7 +67,7 @@ def test_rows_that_begin_alike_are_told_by_their_rest(noisy: tuple[list[np.ndarr
     right = RowKinds(rows_of([first[0], second[0]], [first[1], second[1]]))
     wrong = RowKinds(rows_of([first[0], second[0]], [second[1], first[1]]))
     assert (right.exchanged.tolist(), wrong.exchanged.tolist()) == ([False] * 2, [True] * 2)
-    assert wrong.partners[0].tolist() == [1, 0]
+    assert wrong.partners.partner.tolist() == [1, 0]
     assert set(wrong.rows.rests.first.tolist()) <= {30, 37, 45}  # eighths of 60 around the 40 that they share
 
 

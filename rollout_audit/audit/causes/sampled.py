@@ -236,7 +236,7 @@ class SampledRows:
             for row in own[wanted[own]][:COMPARED].tolist() if len(own) > 1 else ():
                 firsts = {int(self.rests.first[row]), *([0] if self.own_fit[row] < STRANGE else [])}
                 found[row] = max((self._match(row, own, first) for first in firsts), key=Match.sure)
-        partner, fit, own_fit, overlap = (np.array(column) for column in zip(*found, strict=True))
+        partner, fit, own_fit, overlap = np.array(found, dtype=np.float64).reshape(-1, len(Match._fields)).T
         return Partners(partner.astype(np.int64), fit, own_fit, overlap)
 
     @property

@@ -82,6 +82,11 @@ def test_rows_of_one_text_are_not_exchanged(noisy: tuple[list[np.ndarray], list[
     assert kinds.exchanged.tolist() == [False] * 3
 
 
+def test_no_row_has_no_partner() -> None:
+    columns = dict.fromkeys(("training", "rollout", "position", "file", "row", "step"), np.empty(0))
+    assert RowKinds(SampledRows.of_columns(columns)).exchanged.tolist() == []
+
+
 def test_one_kind_a_row(noisy: tuple[list[np.ndarray], list[np.ndarray]]) -> None:
     training, rollout = noisy
     kinds = RowKinds(rows_of([training[0][1:], *training[1:]], [rollout[0][:-1], *rollout[1:]]))

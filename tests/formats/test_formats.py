@@ -81,6 +81,16 @@ def test_either_file_of_verl_is_the_batch(suffix: str) -> None:
             np.testing.assert_array_equal(getattr(row, field), as_array(true[field]).astype(np.float32))
 
 
+@pytest.mark.parametrize("suffix", ["npz", "jsonl"])
+def test_the_batch_of_verl_in_plain_files(suffix: str) -> None:
+    dump = ra.open_dump(HERE / f"plain/batch_step_1.{suffix}")
+    assert dump.files[0].format == suffix
+    for row, true in zip(dump.rows(), truth_of("verl"), strict=True):
+        assert row.step == true["step"]
+        for field in ("rollout_log_probs", "old_log_probs", "response_mask"):
+            np.testing.assert_array_equal(getattr(row, field), as_array(true[field]))
+
+
 def test_verl_folder_is_read_once() -> None:
     """It holds one batch in two formats."""
     (finding,) = ra.open_dump(HERE / "verl").left_out

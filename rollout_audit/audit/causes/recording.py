@@ -28,8 +28,8 @@ ZEROS_FROM = 8
 """Tokens; fewer zeros may be requests that went wrong"""
 BROKEN_AT_MOST = 0.5
 MINOR = 0.5
-"""Of rows that are broken and rows with one bad stretch the rarer kind is named if it is half as frequent: a few rows
-of either look like the other"""
+"""Of rows that are broken, exchanged, or have one bad stretch the rarer kind is named if it is half as frequent: a few
+rows of each look like the other, and exchanged ones that are too short for a partner like both"""
 LAST_SHARE = 0.1
 LAST_AGAINST_REST = 10.0
 
@@ -123,7 +123,8 @@ def mask_too_wide(exhibit: Exhibit) -> Hit | None:
 
 def _wide_rows(exhibit: Exhibit) -> Hit | None:
     wide, rows = exhibit.kinds.wide, exhibit.sample
-    if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE or wide.sum() < MINOR * exhibit.kinds.broken.sum():
+    others = exhibit.kinds.broken.sum() + exhibit.kinds.exchanged.sum()
+    if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE or wide.sum() < MINOR * others:
         return None
     place, length = _stretches(exhibit, wide)
     text = (
@@ -182,7 +183,8 @@ def broken_rows(exhibit: Exhibit) -> Hit | None:
     if count:
         return Hit(f"{amount(count, 'fault')} of whole rows or broken logits: {first}", 0.9, {"values": count})
     broken, rows = exhibit.kinds.broken, exhibit.sample
-    if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * exhibit.kinds.wide.sum():
+    others = exhibit.kinds.wide.sum() + exhibit.kinds.exchanged.sum()
+    if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * others:
         return None
     share = _median(rows.share(rows.big)[broken])
     text = (

@@ -20,12 +20,14 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 import trainer_tables
 
+import rollout_audit as ra
 from rollout_audit.__main__ import main as command_line
 from rollout_audit.audit.best import CRITERIA
 from rollout_audit.audit.health import RULES
 from rollout_audit.audit.limits import LIMITS
 from rollout_audit.audit.report import LengthTrap
 from rollout_audit.cli.app import COMMANDS
+from rollout_audit.dumps import inspect_dump
 from rollout_audit.dumps.fields import FIELDS, Field
 from rollout_audit.dumps.formats.table import FORMATS, SUFFIXES
 from rollout_audit.dumps.layouts import LAYOUTS
@@ -63,6 +65,26 @@ TYPES = {
     "policy_version": "one value a row, or a list of one a token or a turn",
     "step": "int; absent: from the file's name",
 }
+
+
+TRIED_ON: dict[str, list[tuple[str, str | None]]] = {
+    "miles-dashboard": [("tests/formats/miles/grpo_run/dashboard_columns", None)],
+    "parquet": [(f"sample_data/{name}", None) for name in ("grpo_run", "llamacpp_q4")],
+    "safetensors": [
+        (f"tests/formats/{name}", layout)
+        for name, layout in {"skyrl": None, "roll": "roll", "trl": None, "areal": "areal", "verl": None}.items()
+    ],
+    "nemo-rl": [("tests/formats/nemo_rl", None)],
+    "prime-rl": [("tests/formats/prime_rl", None)],
+    "open-instruct": [("tests/formats/open_instruct", None)],
+    "jsonl": [("tests/formats/plain/batch_step_1.jsonl", None)],
+    "slime": [("tests/formats/slime", None)],
+    "slime-rollout": [(f"tests/formats/{name}/grpo_run/rollout_data", None) for name in ("slime", "miles")],
+    "miles": [("tests/formats/miles", None), ("tests/formats/miles_cp2", None)],
+    "torch": [("tests/formats/verl/batch_step_1.pt", None)],
+    "npz": [("tests/formats/plain/batch_step_1.npz", None)],
+}
+"""Files and layout; what is under tests/formats was written by the frameworks' own code, but for `plain`"""
 
 
 def pages() -> dict[str, str]:
@@ -172,11 +194,20 @@ def field_table() -> Iterator[str]:
 
 
 def format_table() -> Iterator[str]:
-    yield from header("format", "written by", "files", "known by")
+    yield from header("format", "written by", "files", "known by", "tried on")
     for one in FORMATS.values():
         suffixes = ", ".join(f"`{suffix}`" for suffix, kind in SUFFIXES.items() if kind == one.container)
         known = ", ".join(f"`{name}`" for name in sorted(one.signature)) or "its kind of file alone"
-        yield row(f"`{one.name}`", one.written_by, suffixes, known)
+        yield row(f"`{one.name}`", one.written_by, suffixes, known, tried_on(one.name))
+
+
+def tried_on(name: str) -> str:
+    """Rows and valid tokens of the files that the tests hold a format against."""
+    dumps = [ra.open_dump(ROOT / path, layout=layout) for path, layout in TRIED_ON[name]]
+    assert {file.format for dump in dumps for file in dump.files} == {name}
+    found = [inspect_dump(dump) for dump in dumps]
+    rows, tokens = sum(dump.total_rows for dump in dumps), sum(one.valid_tokens for one in found)
+    return f"{rows:,} rows, {tokens:,} tokens"
 
 
 def layout_table() -> Iterator[str]:

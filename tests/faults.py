@@ -134,6 +134,60 @@ def top_k(recording: Recording, lost: float, rng: Rng) -> Recording:
     return recording.map(renormalise)
 
 
+def _kept(log_prob: Array, survives: Callable[[Array, Array], NDArray[np.bool_]], rng: Rng) -> Array:
+    """log of the mass that a truncation keeps, by token.
+
+    Assumes that the other tokens fall off geometrically, as fast or slowly as it comes, a hundred of them, and that no
+    other token is so likely that the one that was drawn would have been cut off.
+    """
+    own = np.exp(np.minimum(log_prob, 0.0))[:, None]
+    ratio = rng.uniform(0.3, 0.9, own.shape)
+    others = (1.0 - own) * (1.0 - ratio) * ratio ** np.arange(100)
+    kept = own[:, 0] + np.sum(others * survives(own, others), axis=1)
+    return np.log(np.minimum(kept, 1.0))
+
+
+def _on(side: str, recording: Recording, mass: Callable[[Array], Array]) -> Recording:
+    """That side is renormalised over the mass that is kept."""
+    if side == "rollout":
+        return recording.map(lambda t, r: (t, np.minimum(r - mass(r), 0.0)))
+    return recording.map(lambda t, r: (np.minimum(t - mass(t), 0.0), r))
+
+
+def min_p(side: str) -> Callable[[Recording, float, Rng], Recording]:
+    """One side renormalises over tokens of at least that share of the likeliest one's probability."""
+
+    def survives(own: Array, others: Array, least: float) -> NDArray[np.bool_]:
+        limit = np.minimum(least * np.maximum(own, others[:, :1]), own)
+        return others >= limit
+
+    return lambda recording, least, rng: _on(
+        side, recording, lambda log_prob: _kept(log_prob, lambda own, others: survives(own, others, least), rng)
+    )
+
+
+def few_likeliest(side: str) -> Callable[[Recording, float, Rng], Recording]:
+    """One side renormalises over its k likeliest tokens, which hold more of one context's mass than of another's."""
+
+    def survives(own: Array, others: Array, k: float) -> NDArray[np.bool_]:
+        rank = np.arange(1, others.shape[1] + 1)
+        return (rank < k) | (others >= own)
+
+    return lambda recording, k, rng: _on(
+        side, recording, lambda log_prob: _kept(log_prob, lambda own, others: survives(own, others, k), rng)
+    )
+
+
+def scattered(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The rollout side says −1 for a share of the tokens, here and there, to which the trainer gives 60% and more."""
+
+    def fill(t: Array, r: Array) -> tuple[Array, Array]:
+        hit = (rng.random(len(r)) < share) & (t > -0.5)
+        return t, np.where(hit, -1.0, r)
+
+    return recording.map(fill)
+
+
 def sentinels(recording: Recording, share: float, rng: Rng) -> Recording:
     """Runs of four tokens without a rollout log-prob are filled with 0.0, −9999 or +1."""
     value = float(rng.choice([0.0, -9999.0, 1.0]))
@@ -205,6 +259,43 @@ def exchanged(recording: Recording, share: float, rng: Rng) -> Recording:
     pairs = [(t, recording.rollout[source.get(i, i)]) for i, t in enumerate(recording.training)]
     cut = [(t[: len(r)], r[: len(t)]) for t, r in pairs]
     return replace(recording, training=tuple(t for t, _ in cut), rollout=tuple(r for _, r in cut))
+
+
+def siblings(recording: Recording, alike: float, rng: Rng) -> Recording:
+    """Groups of eight rows that share their first tokens, as long a part of a row as `alike` says.
+
+    Assumes that the engines are as far apart on a text that they meet again as on another one.
+    """
+    rows = [i for i in rng.permutation(recording.rows).tolist() if len(recording.training[i]) >= 12]
+    training, rollout = [], []
+    for first in rows[: max(3, len(rows) // 8)]:
+        log_prob = recording.training[first]
+        same = int(alike * len(log_prob))
+        for _ in range(8):
+            other = rows[int(rng.integers(len(rows)))]
+            noise = rng.normal(0.0, 0.1, len(log_prob)) * (1.0 - np.exp(np.minimum(log_prob, 0.0)))
+            again = np.minimum(log_prob + noise, -1e-6)[:same]
+            rest = [side[other][: len(log_prob) - same] for side in (recording.training, recording.rollout)]
+            training.append(np.concatenate([log_prob[:same], rest[0]]))
+            rollout.append(np.concatenate([again, rest[1]]))
+    return Recording(tuple(training), tuple(rollout), (0,) * len(training))
+
+
+def exchanged_in_groups(recording: Recording, alike: float, rng: Rng) -> Recording:
+    """Rollout log-probs of a third of the rows went to another row that begins with the same text."""
+    grouped = siblings(recording, alike, rng)
+    source = {}
+    for group in range(0, grouped.rows, 8):
+        chosen = group + rng.permutation(8)[:3]
+        source |= dict(zip(chosen.tolist(), np.roll(chosen, 1).tolist(), strict=True))
+    pairs = [(t, grouped.rollout[source.get(i, i)]) for i, t in enumerate(grouped.training)]
+    cut = [(t[: len(r)], r[: len(t)]) for t, r in pairs]
+    return replace(grouped, training=tuple(t for t, _ in cut), rollout=tuple(r for _, r in cut))
+
+
+def routing_in_groups(recording: Recording, share: float, rng: Rng) -> Recording:
+    """As `routing`, on the rollout side and where the rows of a group have one text, so that each fits the others."""
+    return routing(siblings(recording, 1.0, rng), share, rng, side="rollout")
 
 
 def top1(recording: Recording, share: float, rng: Rng) -> Recording:
@@ -299,12 +390,14 @@ def not_a_number(recording: Recording, share: float, rng: Rng) -> Recording:
     return recording.map(break_one, _some(recording, share, rng))
 
 
-def routing(recording: Recording, share: float, rng: Rng) -> Recording:
+def routing(recording: Recording, share: float, rng: Rng, side: str = "training") -> Recording:
     """A small share of the tokens takes other experts: their log-ratio is that of two models, ±3 nats."""
 
     def reroute(t: Array, r: Array) -> tuple[Array, Array]:
-        hit = rng.random(len(t)) < share
-        return np.where(hit, np.minimum(t + rng.normal(0, 3.0, len(t)), -1e-6), t), r
+        hit, size = rng.random(len(t)) < share, rng.normal(0, 3.0, len(t))
+        if side == "rollout":
+            return t, np.where(hit, np.minimum(r + size, -1e-6), r)
+        return np.where(hit, np.minimum(t + size, -1e-6), t), r
 
     return recording.map(reroute)
 
@@ -334,7 +427,9 @@ class Fault:
 FAULTS: tuple[Fault, ...] = (
     Fault("shift by one", "shift_by_one", shifted, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("rows exchanged", "misordered_rows", exchanged, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("rows exchanged in groups", "misordered_rows", exchanged_in_groups, (0.0, 0.4, 0.7), "of a row is one text"),
     Fault("placeholders", "placeholder", sentinels, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("scattered −1", "placeholder", scattered, (0.2, 0.05, 0.01), "share of tokens"),
     Fault("top-1 recorded", "top1_recorded", top1, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("garbled rows", "broken_rows", garbled, (0.2, 0.1, 0.05, 0.02), "share of rows"),
     Fault("constant rows", "broken_rows", constant, (0.4, 0.2, 0.1, 0.05), "share of rows"),
@@ -346,6 +441,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("bypass dump", "identical_columns", bypass, (1.0, 0.5), "share of steps"),
     Fault("temperature", "temperature", raw_temperature, (0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.5), "T"),
     Fault("top-p, rollout side", "truncated_sampling", nucleus, (0.7, 0.8, 0.9, 0.95), "p"),
+    Fault("top-k, rollout side", "truncated_sampling", few_likeliest("rollout"), (2, 5, 20), "k"),
+    Fault("top-k of any mass, trainer side", "truncated_sampling", few_likeliest("training"), (2, 5, 20), "k"),
+    Fault("min-p, rollout side", "truncated_sampling", min_p("rollout"), (0.2, 0.1, 0.05), "p"),
+    Fault("min-p, trainer side", "truncated_sampling", min_p("training"), (0.2, 0.1, 0.05), "p"),
     Fault("mixed versions", "mixed_versions", mixed, (1.0, 0.6, 0.4, 0.2), "drift"),
     Fault("stale, versions recorded", "stale_weights", stale_with_versions, (0.4, 0.2, 0.1, 0.05), "drift a step"),
     Fault("stale from a step on", "stale_weights", stale_from_a_step, (0.8, 0.4, 0.2, 0.1), "drift"),
@@ -353,5 +452,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("float16 storage", "low_precision_storage", float16, (2, 1), "columns"),
     Fault("top-k, trainer side", "truncated_sampling", top_k, (0.4, 0.2, 0.1), "mass left out"),
     Fault("routing", "heavy_tail", routing, (0.02, 0.01, 0.005, 0.002), "share of tokens"),
+    Fault("routing in groups of one text", "heavy_tail", routing_in_groups, (0.1, 0.05, 0.02), "share of tokens"),
     Fault("errors that cancel", "cancellation", cancelling, (0.5, 0.3, 0.2, 0.1), "size"),
 )

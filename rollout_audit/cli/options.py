@@ -62,7 +62,7 @@ def trainer_option(what_for: str, default: str | bool = False) -> Any:
 
 """As the table of trainers, without loading it: a test holds them equal"""
 
-LAYOUTS_HELP = "One of padded, packed, trl, skyrl, roll, areal."
+LAYOUTS_HELP = "One of padded, packed, trl, skyrl, roll, areal, areal-rollout."
 """As the table of layouts, without loading NumPy: a test holds them equal"""
 
 CHUNK_TOKENS = 2**19

@@ -13,6 +13,7 @@ from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, FileInfo, OnFau
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.fields import FIELDS
 from rollout_audit.dumps.native import ints, lacks_training, list_column, native_field, native_file, reals, texts
+from rollout_audit.dumps.rows import row_uid
 from rollout_audit.dumps.streaming import Selection, stream
 from rollout_audit.dumps.target import fresh_folder, names_with_suffix
 
@@ -53,8 +54,9 @@ def convert_dump(
 ) -> Converted:
     """Write a dump as Parquet, one file for each of its files, a chunk at a time; every row with its step.
 
-    Log-probs and advantages keep float32 or float64 as they were (half precision becomes float32, which holds it, and
-    is remembered), one advantage a row becomes one a token.
+    A row without uid keeps the name it had, `file#row`, as its uid. Log-probs and advantages keep float32 or float64 as
+    they were (half precision becomes float32, which holds it, and is remembered), one advantage a row becomes one a
+    token.
 
     Args:
         dump: any dump, also one of the rollout alone.
@@ -98,13 +100,13 @@ def _write_file(
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = _schema(info)
     with native_file(path, schema, lacks_training(info.lacks_training)) as writer:
-        writer.write_table(_table(first, schema))
+        writer.write_table(_table(first, schema, info.file.name))
         for chunk in chunks:
-            writer.write_table(_table(chunk, schema))
+            writer.write_table(_table(chunk, schema, info.file.name))
 
 
 def _schema(info: FileInfo) -> list[Any]:
-    """The fields that the file holds; step always."""
+    """The fields that the file holds; step and uid always."""
     kinds = {
         "response_mask": pa.list_(pa.bool_()),
         "token_ids": pa.list_(pa.int64()),
@@ -112,9 +114,9 @@ def _schema(info: FileInfo) -> list[Any]:
         "uid": pa.string(),
         "group_id": pa.string(),
     }
-    fields = [native_field("step", pa.int64())]
+    fields = [native_field("step", pa.int64()), native_field("uid", kinds["uid"])]
     for field in FIELDS:
-        if field.name in info.fields and field.name != "step":
+        if field.name in info.fields and field.name not in ("step", "uid"):
             element = info.column(info.fields[field.name].column).element
             default = _floats(element) if field.kind != "row" else pa.int64()
             if field.name == "policy_version" and info.column(info.fields[field.name].column).is_list:
@@ -131,11 +133,11 @@ def _halved(kind: str, element: str) -> str | None:
     return element if kind != "row" and element in _HALF else None
 
 
-def _table(chunk: Chunk, schema: Sequence[Any]) -> Any:
+def _table(chunk: Chunk, schema: Sequence[Any], file: str) -> Any:
     held = {
         "step": ints(chunk.steps),
         "reward": None if chunk.reward is None else reals(chunk.reward),
-        "uid": None if chunk.uids is None else texts(chunk.uids),
+        "uid": texts([row_uid(chunk, row, file) for row in range(chunk.rows)]),
         "group_id": None if chunk.group_ids is None else texts(chunk.group_ids),
         "policy_version": _policy_versions(chunk, schema),
         "trainer_version": None if chunk.trainer_versions is None else ints(chunk.trainer_versions, -1),

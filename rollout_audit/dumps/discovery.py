@@ -8,7 +8,7 @@ import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from posixpath import basename, splitext
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from rollout_audit.dumps.formats.table import FORMATS, SUFFIXES, Container, check_format, suffixes_of
 from rollout_audit.dumps.naming import natural_key, report_names
@@ -17,14 +17,27 @@ from rollout_audit.errors import DumpNotFoundError, UnreadableFileError, UsageEr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["PICKLE_ADVICE", "DumpFile", "discover", "members", "open_binary", "opens_by_path", "sibling_exists"]
+__all__ = [
+    "PICKLE_ADVICE",
+    "DumpFile",
+    "discover",
+    "members",
+    "named_container",
+    "open_binary",
+    "opens_by_path",
+    "sibling_exists",
+]
 
 _REPORT_FILES = {"report.json", "sequences.parquet"}
 _MAX_HEADER = 100_000_000
 """bytes; the cap of the safetensors library"""
 _HEAD = 512
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
-_MARKS = ((b"PK\x03\x04", "zip"), (b"{", "jsonl"))
+_MARKS: tuple[tuple[bytes, Container | Literal["zip"]], ...] = (
+    (b"PK\x03\x04", "zip"),
+    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "torch"),  # of torch before 1.6
+    (b"{", "jsonl"),
+)
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _PICKLES = {".pkl", ".pickle"}
 PICKLE_ADVICE = (
@@ -235,6 +248,11 @@ def _what_is_there(place: _Place, paths: Sequence[str], suffixes: Sequence[str])
     return f"no {_either(suffixes)} file in the folder (found {listed}){pickles}"
 
 
+def named_container(path: str) -> Container | None:
+    """The kind of file that the name promises, None where it promises none."""
+    return SUFFIXES.get(_suffix(path))
+
+
 def _suffix(path: str) -> str:
     return splitext(path)[1].lower()
 
@@ -257,7 +275,7 @@ def _describe(place: _Place, name: str, input_format: str | None) -> DumpFile:
 
 def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
     """The kind of file by content; the name only helps to say what is wrong."""
-    named = SUFFIXES.get(_suffix(path))
+    named = named_container(path)
     if head[:4] == b"PAR1" and tail == b"PAR1" and size >= 12:
         return "parquet"
     if size == 0 and named == "jsonl":
@@ -266,14 +284,15 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
         raise UnreadableFileError(f"{path}: {problem}")
     if head[:4] == b"PAR1":
         raise UnreadableFileError(f"{path}: Parquet without its footer, truncated or still being written")
-    if named == "parquet":
-        raise UnreadableFileError(f"{path}: not a Parquet file (begins with {head[:8]!r})")
-    if named == "safetensors" or _looks_like_tensors(head):
-        _check_tensors(path, size, head)
-        return "safetensors"
-    if kind := next((kind for mark, kind in _MARKS if head.lstrip(_BLANKS).startswith(mark)), None):
-        return _in_archive(path) if kind == "zip" else "jsonl"
-    raise UnreadableFileError(f"{path}: {_unknown(head)}")
+    if not _looks_like_tensors(head):
+        if kind := next((kind for mark, kind in _MARKS if head.lstrip(_BLANKS).startswith(mark)), None):
+            return _in_archive(path) if kind == "zip" else kind
+        if named == "parquet":
+            raise UnreadableFileError(f"{path}: not a Parquet file (begins with {head[:8]!r})")
+        if named != "safetensors":
+            raise UnreadableFileError(f"{path}: {_unknown(head)}")
+    _check_tensors(path, size, head)
+    return "safetensors"
 
 
 def _unknown(head: bytes) -> str:

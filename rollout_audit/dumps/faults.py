@@ -272,7 +272,8 @@ def _check_minus_one(
     apart = places[gap > _RUN_GAP]
     runs = apart[_in_runs(apart, offsets, _MINUS_ONES)]
     low, high = _LONE_GAPS
-    lone = places[(gap > low) & (gap <= high)]
+    near = places[(gap > _RUN_GAP) & (gap <= high)]
+    lone = np.union1d(places[(gap > low) & (gap <= high)], near[_in_company(near, offsets)])
     if len(lone) and _is_coarse(column.values[mask]):
         lone = lone[:0]  # on a half-precision grid −1 is an ordinary value
     chosen = np.union1d(runs, lone)
@@ -287,6 +288,12 @@ def _in_runs(places: NDArray[np.int64], offsets: NDArray[np.int64], least: int) 
     apart = (np.diff(places) != 1) | (np.diff(rows_of(places, offsets)) != 0)
     run = np.concatenate(([0], np.cumsum(apart)))
     return np.asarray(np.bincount(run)[run] >= least)
+
+
+def _in_company(places: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the places share their row with as many as make a run: a real log-prob is −1 once in ten million."""
+    rows = rows_of(places, offsets)
+    return np.asarray(np.bincount(rows, minlength=len(offsets))[rows] >= _MINUS_ONES)
 
 
 def _is_coarse(values: NDArray[np.floating[Any]]) -> bool:

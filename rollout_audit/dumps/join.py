@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,6 +30,8 @@ Key: TypeAlias = "str | tuple[int, str]"
 
 _OF_THE_TRAINER = (*sorted(TRAINING), "response_mask", "advantages")
 """Taken from the second dump whatever the first has: it stands nearer to the loss"""
+_ROW_NAME = re.compile(r".+\.\w+#\d+")
+"""What `convert` calls a row without uid"""
 _UNITS_HELD = 8
 _WHOLE = 2**31
 """tokens of a unit that is read at once"""
@@ -65,6 +68,11 @@ def join_dumps(
     if bare := next((info for info in second if info.lacks_training), None):
         raise MissingFieldError(f"{bare.file.name}: no log-probs of the trainer to join, {bare.lacks_training}")
     ours, theirs = _keys(first, layout), _keys(second, layout)
+    if ours and theirs and all(_ROW_NAME.fullmatch(uid) for side in (ours, theirs) for _, uid, _ in side):
+        raise UsageError(
+            f"{first[0].file.name}: its uids, such as {ours[0][1]!r}, only name rows that had none: nothing to "
+            "join by; name the columns that agree with --map uid=COLUMN"
+        )
     by_step = any(_repeated([uid for _, uid, _ in side]) for side in (ours, theirs))
     places = {_key(step, uid, by_step): place for step, uid, place in theirs}
     for side, infos in ((ours, first), (theirs, second)):

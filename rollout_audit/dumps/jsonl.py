@@ -141,7 +141,7 @@ class JsonlSource:
         try:
             return self._unpack(value)
         except (LookupError, TypeError, ValueError) as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
             raise UnreadableFileError(
                 f"{self._file.name}, row {row}: not as {self._file.format} writes it ({reason})"
             ) from error

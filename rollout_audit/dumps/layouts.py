@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rollout_audit.dumps.stores import Tensor
 
-__all__ = ["LAYOUTS", "Layout", "check_layout", "layout_of", "mask_column", "response_places"]
+__all__ = ["LAYOUTS", "Layout", "check_layout", "layout_of", "mask_column", "moved", "response_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,17 @@ class Layout:
     start: str | None = None
     """the tensor whose first 1 begins the response; None: a row is all response"""
     stop: str | None = None
-    """the tensor whose last 1 ends it; None: the last place of a row is not its own"""
+    """the tensor whose last 1 ends it in padded rows"""
+    stop_optional: bool = False
+    """without `stop` padded rows end with the last 1 of `start`"""
     masks: tuple[str, ...] = ()
     """tensors whose product is the response mask"""
     right_aligned: bool = False
     """wider tensors end with the log-probs: their first columns are prompt"""
     unrolled: tuple[str, ...] = ()
     """tensors that were not rolled along: what belongs to a log-prob stands one place later"""
+    rolled: tuple[str, ...] = ()
+    """tensors that alone were rolled: what belongs to a log-prob stands one place earlier"""
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -79,11 +83,22 @@ LAYOUTS: Mapping[str, Layout] = {
         ),
         Layout(
             "areal",
-            "AReaL: packed with cu_seqlens; log-probs and mask rolled by one to the token before, ids not",
-            packed=True,
+            "AReaL after advantages are computed, [B, T] or packed: log-probs and mask stand at the token before",
             start="loss_mask",
+            stop="attention_mask",
+            stop_optional=True,
             masks=("loss_mask",),
-            unrolled=("input_ids", "versions"),
+            unrolled=("input_ids", "versions", "attention_mask"),
+            fields={"token_ids": "input_ids"},
+        ),
+        Layout(
+            "areal-rollout",
+            "AReaL before that, [B, T] or packed: only prox_logp stands at the token before",
+            start="loss_mask",
+            stop="attention_mask",
+            stop_optional=True,
+            masks=("loss_mask",),
+            rolled=("prox_logp",),
             fields={"token_ids": "input_ids"},
         ),
     )
@@ -113,7 +128,7 @@ def layout_of(tensors: Mapping[str, Tensor], lead: Tensor, asked: str | None, wh
 
 
 def _complete(layout: Layout, tensors: Mapping[str, Tensor], where: str) -> Layout:
-    needed = [name for name in (layout.start, layout.stop) if name]
+    needed = [name for name in (layout.start, None if layout.stop_optional else layout.stop) if name]
     missing = [name for name in needed if name not in tensors]
     if missing:
         raise UsageError(
@@ -124,10 +139,10 @@ def _complete(layout: Layout, tensors: Mapping[str, Tensor], where: str) -> Layo
 
 def _doubt(tensors: Mapping[str, Tensor], lead: Tensor) -> str | None:
     """Why only a person can say where a token's values stand."""
-    if {"logprobs", "prox_logp", "cu_seqlens"} <= tensors.keys():
+    if {"logprobs", "prox_logp"} <= tensors.keys():
         return (
-            "AReaL's tensors, which are rolled by one place once advantages are computed, and nothing in the file says "
-            "whether they were: --layout areal if so, --layout packed if they are as the engine gave them"
+            "AReaL's tensors, whose log-probs and mask are rolled by one place once advantages are computed, and "
+            "nothing in the file says whether they were: --layout areal if so, --layout areal-rollout if not yet"
         )
     masks = [tensors[name] for name in ("response_mask", "action_mask", "loss_mask") if name in tensors]
     wider = next((t for t in masks if len(lead.shape) == 2 and t.shape == (lead.shape[0], lead.shape[1] + 1)), None)
@@ -143,6 +158,18 @@ def mask_column(layout: Layout | None, tensors: Mapping[str, Tensor]) -> str | N
     """What the response mask of a layout is called: its tensor, or the product of those that are there."""
     names = [name for name in layout.masks if name in tensors] if layout else []
     return " × ".join(names) or None
+
+
+def moved(values: NDArray[Any], offsets: NDArray[np.int64], places: int) -> NDArray[Any]:
+    """Values of packed rows one place later (1) or earlier (−1); NaN or 0 where a row then has none.
+
+    Args:
+        offsets: [rows + 1]
+    """
+    shifted = np.roll(values, places)
+    rows = offsets[1:] > offsets[:-1]
+    shifted[(offsets[:-1] if places > 0 else offsets[1:] - 1)[rows]] = np.nan if values.dtype.kind == "f" else 0
+    return shifted
 
 
 def response_places(

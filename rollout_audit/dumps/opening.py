@@ -21,6 +21,7 @@ from rollout_audit.dumps.formats.table import FORMATS, recognise
 from rollout_audit.dumps.naming import step_from_path
 from rollout_audit.dumps.roster import audited, identify, without_marker
 from rollout_audit.dumps.sources import open_source
+from rollout_audit.dumps.twins import without_twins
 from rollout_audit.errors import MissingFieldError, UnreadableFileError
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def found_files(
     complete, waiting = discover_finished(paths, input_format, marker)
     files, others = identify(complete, wanted, forced=input_format is not None)
     infos, more = audited(_informed(files, field_map, layout, needed, partial=partial))
-    return infos, [*without_marker(waiting, marker), *others, *more]
+    infos, twins = without_twins(infos, layout)
+    return infos, [*without_marker(waiting, marker), *others, *more, *twins]
 
 
 def _informed(

@@ -9,9 +9,9 @@ from posixpath import basename, dirname
 from typing import TYPE_CHECKING
 
 from rollout_audit.dumps.chunk import Finding, Severity
-from rollout_audit.dumps.discovery import DumpFile, sibling_exists
+from rollout_audit.dumps.discovery import DumpFile, named_container, sibling_exists
 from rollout_audit.dumps.formats.prime_rl import MARKER
-from rollout_audit.dumps.formats.table import recognise
+from rollout_audit.dumps.formats.table import FORMATS, Container, recognise
 from rollout_audit.errors import UnreadableFileError, amount
 
 if TYPE_CHECKING:
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["audited", "identify", "without_marker"]
 
+_SPELT: Mapping[Container, str] = {
+    "parquet": "Parquet",
+    "safetensors": "safetensors",
+    "jsonl": "JSON Lines",
+    "torch": "torch.save",
+    "npz": ".npz",
+}
 _BARE = {"jsonl", "torch"}
 """Formats of whatever is in no other: such a file may well be no dump at all."""
 _ROLLOUT_FORMATS = {"slime-rollout", "miles-dashboard", "open-instruct"}
@@ -59,15 +66,34 @@ def identify(
     for file in files:
         names = _names(file)
         known = file if names is None else replace(file, format=recognise(file.format, names))
-        groups[_no_part(known, names or set(), frozenset(wanted))].append(known)
+        why = _no_part(known, names or set(), frozenset(wanted))
+        if why in ("text", "objects") and (promised := _misnamed(known)):
+            raise UnreadableFileError(f"{file.path}: not a {_SPELT[promised]} file, and no dump of another kind either")
+        groups[why].append(known)
     if groups[""]:
-        return _merged(groups[""]), [finding for reason in _REASONS for finding in _left_out(reason, groups[reason])]
+        others = [finding for reason in _REASONS for finding in _left_out(reason, groups[reason])]
+        return _merged(groups[""]), [*_misnamed_files(groups[""]), *others]
     if unfinished := groups["unfinished"]:
         raise UnreadableFileError(
             f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
             "--input-format prime-rl reads it all the same"
         )
     return [*groups["objects"], *groups["text"]], []  # the reader says what is wrong with them
+
+
+def _misnamed(file: DumpFile) -> Container | None:
+    """The kind that the name promises and the content is not."""
+    promised = named_container(file.path)
+    return promised if promised and promised != FORMATS[file.format].container else None
+
+
+def _misnamed_files(files: Sequence[DumpFile]) -> list[Finding]:
+    odd = [file for file in files if _misnamed(file)]
+    if not odd:
+        return []
+    kind = _SPELT[FORMATS[odd[0].format].container]
+    text = f"{amount(len(odd), 'file')} read as what the content is, not as the name says (here {kind})"
+    return [Finding("misnamed_file", "info", text, odd[0].name, count=len(odd))]
 
 
 def without_marker(files: Sequence[str], marker: str | None) -> list[Finding]:

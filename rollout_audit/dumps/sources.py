@@ -94,7 +94,7 @@ def _rows_of(
         records = rows(contents)
         step = whole_number(str(contents[0][1].get("rollout_id")))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise UnreadableFileError(f"{file.name}: not as {file.format} writes it ({reason})") from error
     footer = b"".join(map(zip_footer, paths))
     return RecordSource(records, where=file.name, footer=footer, step=step, fields=fields)

@@ -147,12 +147,17 @@ def npz_store(file: DumpFile) -> ArrayStore:
         raise UnreadableFileError(f"{file.path}: not a .npz archive, damaged or still being written")
     try:
         with open_binary(file.path) as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            arrays = {name: _of_this_machine(archive[name]) for name in archive.files}
     except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
         if "pickle" in str(error).lower():
             raise UnreadableFileError(f"{file.path}: holds Python objects; {PICKLE_ADVICE}") from error
         raise UnreadableFileError(f"{file.path}: damaged .npz, or still being written ({error})") from error
     return ArrayStore(arrays, zip_footer(file.path))
+
+
+def _of_this_machine(array: Any) -> Any:
+    """The same numbers in the byte order of this machine."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 @contextmanager

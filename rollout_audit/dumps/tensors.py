@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide, counts_by_row, offsets_of
-from rollout_audit.dumps.fields import FIELDS
-from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, response_places
+from rollout_audit.dumps.fields import FIELDS, TRAINING
+from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, moved, response_places
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.stores import SafetensorsStore
 from rollout_audit.errors import UnreadableFileError
@@ -31,7 +31,8 @@ _ELEMENTS = {**_FLOATS, **_WHOLE, "BOOL": "bool", "TEXT": "text"}
 
 _OFFSETS = "cu_seqlens"
 _LENGTHS = ("lengths", "response_lengths")
-_LEAD_NAMES = next((field.name, *field.aliases) for field in FIELDS if field.name == "rollout_log_probs")
+_NAMES = {field.name: (field.name, *field.aliases) for field in FIELDS}
+_LEAD_NAMES = _NAMES["rollout_log_probs"]
 _ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in (field.name, *field.aliases)}
 
 
@@ -54,6 +55,7 @@ class TensorSource:
         self._mask = mask_column(self._layout, self._tensors)
         with store.opened() as stored:
             self._offsets, self._width = self._read_rows(stored, self._layout)
+        self._padding = self._padding_mask()
 
     @classmethod
     def of(cls, file: DumpFile, layout: str | None) -> TensorSource:
@@ -159,11 +161,20 @@ class TensorSource:
         """Values of a token tensor where the log-probs of these rows stand, flat."""
         if self._width is None:
             values = self._read(stored, tensor, int(self._offsets[first]), int(self._offsets[last]))
-            ahead = self._layout is not None and tensor.name in self._layout.unrolled
-            return np.roll(values, -1) if ahead else values
+            return self._aligned(tensor.name, values, self._offsets[first : last + 1] - self._offsets[first])
         width = self._width if tensor.size == self.rows * self._width else tensor.shape[1]
         values = self._read(stored, tensor, first * width, last * width)
-        return values if width == self._width else values.reshape(-1, width)[:, width - self._width :].reshape(-1)
+        if width != self._width:
+            values = values.reshape(-1, width)[:, width - self._width :].reshape(-1)
+        return self._aligned(tensor.name, values, np.arange(last - first + 1, dtype=np.int64) * self._width)
+
+    def _aligned(self, name: str, values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[Any]:
+        """Values where the log-probs of their tokens stand, should the layout hold them a place off."""
+        if self._layout is None:
+            return values
+        if name in self._layout.unrolled:
+            return moved(values, offsets, -1)
+        return moved(values, offsets, 1) if name in self._layout.rolled else values
 
     def _kept(self, stored: Opened, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
         """Offsets of these rows, and which places of the stored rows they keep (None: all)."""
@@ -172,6 +183,10 @@ class TensorSource:
             if self._width is not None:
                 offsets = np.arange(last - first + 1, dtype=np.int64) * self._width
             kept = self._responses(stored, self._layout, offsets, first, last)
+            return offsets_of(counts_by_row(kept, offsets)), kept
+        if self._padding:
+            ends = np.asarray(self._on_grid(stored, self._padding, first, last) != 0)
+            kept = response_places(np.ones(len(ends), np.bool_), ends, offsets)
             return offsets_of(counts_by_row(kept, offsets)), kept
         if self._width is None or offsets[-1] == (last - first) * self._width:
             return offsets, None
@@ -184,7 +199,13 @@ class TensorSource:
             return np.asarray(self._on_grid(stored, self._tensors[name], first, last) != 0)
 
         assert layout.start is not None
-        return response_places(flags(layout.start), flags(layout.stop) if layout.stop else None, offsets)
+        begins = flags(layout.start)
+        if self._width is not None:
+            stop = layout.stop if layout.stop in self._tensors else layout.start
+            return response_places(begins, begins if stop == layout.start else flags(str(stop)), offsets)
+        # a packed row that was rolled ends with a place that is not its own
+        ends = None if layout.unrolled else np.ones(len(begins), np.bool_)
+        return response_places(begins, ends, offsets)
 
     def _read(self, stored: Opened, tensor: Tensor, first: int, last: int) -> NDArray[Any]:
         """Elements first to last of the flat tensor, a copy; half precision widened to float32."""
@@ -236,6 +257,19 @@ class TensorSource:
                 f"{lead.name} {list(lead.shape)}"
             )
         return offsets_of(lengths), width
+
+    def _padding_mask(self) -> Tensor | None:
+        """The mask whose last 1 ends a padded row, where nothing else says how long it is.
+
+        A file of one side alone keeps its width: the other side, which is joined to it, may come without a mask.
+        """
+        if self._width is None or (self._layout and self._layout.start) or {*_LENGTHS, _OFFSETS} & self._tensors.keys():
+            return None
+        trained = [name for side in sorted(TRAINING) for name in _NAMES[side]]
+        if not all(any(name in self._tensors for name in side) for side in (_LEAD_NAMES, trained)):
+            return None
+        masks = (self._tensors[name] for name in _NAMES["response_mask"] if name in self._tensors)
+        return next((mask for mask in masks if mask.shape == self._lead.shape), None)
 
     def _packed_rows(self, lead: Tensor, lengths: NDArray[np.int64] | None) -> NDArray[np.int64]:
         if lengths is None:

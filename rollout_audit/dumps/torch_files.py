@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from typing import IO, Any
 
@@ -18,7 +19,8 @@ class ForeignObjectsError(UnreadableFileError):
 def load_tensors(file: DumpFile, path: str | None = None) -> Any:
     """The object of one `.pt` file: tensors, numbers, texts, lists and dictionaries.
 
-    Local files are mapped into memory: what is not used of a tensor is not read.
+    Local files are mapped into memory: what is not used of a tensor is not read. Files of torch before 1.6 are read
+    whole.
 
     Raises:
         ForeignObjectsError: it holds other objects.
@@ -27,10 +29,10 @@ def load_tensors(file: DumpFile, path: str | None = None) -> Any:
     import torch
 
     place = path or file.path
-    local = opens_by_path(place)
+    local = opens_by_path(place) and not place.endswith(".safetensors")  # torch goes by that name
     try:
         if local:
-            return torch.load(place, map_location="cpu", weights_only=True, mmap=True)
+            return torch.load(place, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(place))
         with open_binary(place) as stream:
             return torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged archive makes torch, zipfile or the unpickler raise
@@ -47,9 +49,15 @@ def _refusal(place: str, error: Exception) -> UnreadableFileError:
 
 
 def zip_footer(path: str) -> bytes:
-    """Name, size and checksum of every member: what the directory at the end of the archive says of the contents."""
+    """Name, size and checksum of every member: what the directory at the end of the archive says of the contents.
+
+    Of a file of torch before 1.6, which is no archive, a digest of its contents.
+    """
     with open_binary(path) as stream:
-        return _directory(stream)
+        if zipfile.is_zipfile(stream):
+            return _directory(stream)
+        stream.seek(0)
+        return hashlib.file_digest(stream, "sha256").digest()  # type: ignore[arg-type]
 
 
 def _directory(stream: IO[bytes]) -> bytes:

@@ -3,27 +3,64 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections import Counter
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
-from rollout_audit.errors import UsageError
+from rollout_audit.errors import UsageError, amount, suggest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 __all__ = ["DumpWriter"]
 
 OnError = Literal["warn", "raise"]
 _SIDES = {"rollout_log_probs": "rollout", "old_log_probs": "trainer", "log_probs": "trainer"}
+Given = ParamSpec("Given")
+
+
+def _kept_out_of_the_loop(
+    write: Callable[Concatenate[DumpWriter, Given], Path | None],
+) -> Callable[Concatenate[DumpWriter, Given], Path | None]:
+    """Whatever goes wrong in the call, its arguments included, becomes a warning unless errors are asked for."""
+
+    @wraps(write)
+    def guarded(self: DumpWriter, /, *args: Given.args, **given: Given.kwargs) -> Path | None:
+        try:
+            _check_arguments(write, args, given)
+            return write(self, *args, **given)
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self._note_failure(given.get("step", "without a number"), error)
+            return None
+
+    return guarded
+
+
+def _check_arguments(write: Callable[..., Any], args: tuple[object, ...], given: dict[str, object]) -> None:
+    """Raises UsageError for arguments that the call does not take, or that are missing."""
+    known = list(signature(write).parameters)[1:]
+    if args:
+        raise UsageError(f"{amount(len(args), 'argument')} without a name; every one is named: {', '.join(known)}")
+    for name in given:
+        if name not in known:
+            raise UsageError(f"unknown argument {name!r}{suggest(name, known)}; known are {', '.join(known)}")
+    if "step" not in given:
+        raise UsageError("no step given: step=7 says which training step this is")
 
 
 class DumpWriter:
     """Writes one Parquet file a call, `step_000007_rank_0.parquet`, under a hidden name that is renamed at the end.
 
-    Made for training loops: it copies to the host, drops prompt and padding, and writes; an error becomes a warning.
+    Made for training loops: it copies to the host, drops prompt and padding, and writes; an error becomes a warning,
+    given once for each kind, and `not_recorded` counts the calls that left nothing.
     One side alone may be recorded, to be joined with the other; the first step that has other sides than the one before
     is warned of, because such files do not make one dump.
 
@@ -47,6 +84,9 @@ class DumpWriter:
         self._written: Counter[int] = Counter()
         self._sides: tuple[str, ...] = ()
         self._mixed = False
+        self._told: set[str] = set()
+        self.not_recorded = 0
+        """calls that failed"""
 
     def __enter__(self) -> DumpWriter:
         return self
@@ -54,8 +94,13 @@ class DumpWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Every file is complete once `write` returns: nothing is left to do."""
+        """Every file is complete once `write` returns; what is left is to say how many calls failed."""
+        if self.not_recorded > len(self._told):
+            calls = self.not_recorded + self._written.total()
+            text = f"rollout-audit: {self.not_recorded} of {calls} calls of DumpWriter.write recorded nothing"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
+    @_kept_out_of_the_loop
     def write(
         self,
         *,
@@ -95,6 +140,7 @@ class DumpWriter:
 
         Raises:
             DumpError: with `on_error="raise"`, arguments that do not fit each other.
+            UsageError: with `on_error="raise"`, an argument that is not known, or no step.
             OSError: with `on_error="raise"`, the file cannot be written.
         """
         per_token = {
@@ -111,14 +157,17 @@ class DumpWriter:
             "group_id": group_id,
             "trainer_version": trainer_version,
         }
-        try:
-            return self._write(int(step), per_token, response_mask, per_row)
-        except Exception as error:
-            if self._on_error == "raise":
-                raise
-            reason = " ".join(str(error).split()) or type(error).__name__
-            warnings.warn(f"rollout-audit: step {step} is not recorded: {reason}", RuntimeWarning, stacklevel=2)
-            return None
+        return self._write(int(step), per_token, response_mask, per_row)
+
+    def _note_failure(self, step: object, error: Exception) -> None:
+        """Count it, and warn where it is the first of its kind: the same words but for their numbers."""
+        self.not_recorded += 1
+        reason = " ".join(str(error).split()) or type(error).__name__
+        kind = re.sub(r"\d+", "#", reason)
+        if kind not in self._told:
+            self._told.add(kind)
+            text = f"step {step} is not recorded: {reason} (said once; DumpWriter.not_recorded counts such calls)"
+            warnings.warn(f"rollout-audit: {text}", RuntimeWarning, stacklevel=3)
 
     def _write(self, step: int, per_token: dict[str, Any], mask: Any, per_row: dict[str, Any]) -> Path:
         from rollout_audit.dumps.recording import recorded, write_recorded
@@ -139,7 +188,7 @@ class DumpWriter:
             self._mixed = True
             has, had = (" and ".join(given) for given in (sides, self._sides))
             text = f"step {step} has log-probs of {has}, the one before of {had}: such files do not make one dump"
-            warnings.warn(f"rollout-audit: {text}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"rollout-audit: {text}", RuntimeWarning, stacklevel=5)
         self._sides = sides
 
 

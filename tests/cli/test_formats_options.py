@@ -48,7 +48,7 @@ def test_layout_and_join_reach_the_figures(run: Any) -> None:
     ("arguments", "message"),
     [
         (["roll"], "Then --layout roll; else cut the mask"),
-        (["areal"], "--layout areal if so, --layout packed"),
+        (["areal"], "--layout areal if so, --layout areal-rollout"),
         (["roll", "--layout", "rool"], "did you mean 'roll'?"),
         (["nemo_rl", "--input-format", "nemo"], "did you mean 'nemo-rl'?"),
         (["open_instruct"], "add them with --join DUMP"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from rollout_audit.dumps import FaultLog, inspect_dump
 VERL = Path(__file__).parents[1] / "formats" / "verl"
 """24 rows as .pt and as .safetensors"""
 TEXT = "the same 24 rows as batch_step_1.pt: every figure counts them twice; give one of the two files"
-LINE = f"warning: batch_step_1.safetensors: {TEXT}\n"
+LINE = f"warning: copy_step_1.safetensors: {TEXT}\n"
 COMMANDS = {
     "metrics": ("--trainer", "verl"),
     "sweep": ("--no-plots", "--out", "swept"),
@@ -27,12 +28,21 @@ COMMANDS = {
 }
 
 
+@pytest.fixture
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The batch twice, under two names."""
+    folder = tmp_path_factory.mktemp("copied")
+    shutil.copy(VERL / "batch_step_1.pt", folder)
+    shutil.copy(VERL / "batch_step_1.safetensors", folder / "copy_step_1.safetensors")
+    return folder
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_without_a_table_of_findings_warn_once(
-    command: str, run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, run, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run(command, VERL, *COMMANDS[command])
+    result = run(command, copied, *COMMANDS[command])
     assert result.err.count("warning: ") == 1
     assert LINE in result.err
     (tmp_path / "again").mkdir()
@@ -40,13 +50,31 @@ def test_commands_without_a_table_of_findings_warn_once(
     assert "warning: " not in run(command, VERL / "batch_step_1.pt", *COMMANDS[command]).err
 
 
-def test_analyze_and_inspect_have_it_among_their_findings(run, tmp_path: Path) -> None:
-    report = ra.analyze(ra.open_dump(VERL), presets=[], sweep=False)
+def test_analyze_and_inspect_have_it_among_their_findings(run, copied: Path) -> None:
+    report = ra.analyze(ra.open_dump(copied), presets=[], sweep=False)
     told = [(f.kind, f.severity, f.file, f.count, f.message) for f in report.findings]
-    assert told == [("repeated_file", "warning", "batch_step_1.safetensors", 24, TEXT)]
-    (finding,) = json.loads(run("inspect", VERL, "--format", "json").out)["findings"]
+    assert told == [("repeated_file", "warning", "copy_step_1.safetensors", 24, TEXT)]
+    (finding,) = json.loads(run("inspect", copied, "--format", "json").out)["findings"]
     assert (finding["kind"], finding["message"]) == ("repeated_file", TEXT)
-    assert run("inspect", VERL).out.startswith("WARN  1 warning; nothing that would stop an audit.")
+    assert run("inspect", copied).out.startswith("WARN  1 warning; nothing that would stop an audit.")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_one_name_in_two_formats_is_read_once(
+    command: str, run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = "1 file left out, the same rows as beside it in another format (24 rows of batch_step_1.safetensors)"
+    assert run(command, VERL, *COMMANDS[command]).err.count(line) == 1
+    assert [file.name for file in ra.open_dump(VERL).files] == ["batch_step_1.safetensors"]
+
+
+def test_one_name_with_other_values_is_read_twice(tmp_path: Path) -> None:
+    pq.write_table(pa.table(rows(5)), tmp_path / "step_1.parquet")
+    for seed, values in ((0, 1), (1, 2)):
+        columns = {name: np.array(column.to_pylist()) for name, column in rows(5, seed=seed).items()}
+        np.savez(tmp_path / "step_1.npz", **columns)
+        assert ra.open_dump(tmp_path).total_rows == 5 * values
 
 
 def rows(count: int, seed: int = 0) -> dict[str, pa.Array]:

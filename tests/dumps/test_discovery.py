@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -13,7 +14,10 @@ from typing import Any
 import fsspec
 import fsspec.implementations.local
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from rollout_audit.dumps import open_dump
@@ -131,6 +135,45 @@ def test_formats_are_known_by_content(write: Any, tmp_path: Path) -> None:
     lp = np.array([[-0.5, -0.2]], np.float32)
     save_file({"rollout_log_probs": lp, "old_log_probs": lp}, tensors)
     assert [f.format for f in discover([parquet, tensors])] == ["safetensors", "parquet"]
+
+
+def npz_bytes(columns: dict[str, Any]) -> bytes:
+    np.savez(buffer := io.BytesIO(), **columns)
+    return buffer.getvalue()
+
+
+SAVED = {
+    "safetensors": lambda path, columns: save_file(columns, path),
+    "torch": lambda path, columns: torch.save({n: torch.from_numpy(c) for n, c in columns.items()}, path),
+    "npz": lambda path, columns: path.write_bytes(npz_bytes(columns)),
+    "parquet": lambda path, columns: pq.write_table(pa.table({n: c.tolist() for n, c in columns.items()}), path),
+    "jsonl": lambda path, columns: path.write_text(json.dumps({n: c[0].tolist() for n, c in columns.items()})),
+}
+SUFFIX = {"safetensors": ".safetensors", "torch": ".pt", "npz": ".npz", "parquet": ".parquet", "jsonl": ".jsonl"}
+
+
+@pytest.mark.parametrize("named", SUFFIX)
+@pytest.mark.parametrize("kind", SUFFIX)
+def test_content_wins_over_the_name_and_is_said(kind: str, named: str, tmp_path: Path) -> None:
+    columns = {"rollout_log_probs": np.array([[-0.5, -0.25]]), "old_log_probs": np.array([[-0.75, -0.125]])}
+    SAVED[kind](tmp_path / f"step_4{SUFFIX[named]}", columns)
+    dump = open_dump(tmp_path)
+    (row,) = dump.rows()
+    assert (row.step, row.old_log_probs.tolist(), dump.files[0].format) == (4, [-0.75, -0.125], kind)
+    said = [(f.severity, f.file) for f in dump.left_out if f.kind == "misnamed_file"]
+    assert said == ([] if kind == named else [("info", f"step_4{SUFFIX[named]}")])
+
+
+@pytest.mark.parametrize("content", [b'{"Code": "AccessDenied"}', None])
+def test_a_file_of_another_kind_without_log_probs_is_refused_among_others(
+    write: Any, tmp_path: Path, content: bytes | None
+) -> None:
+    write("step_1.parquet", **COLUMNS)
+    bad = tmp_path / "step_2.parquet"
+    bad.write_bytes(content) if content else torch.save({"weights": torch.zeros(2)}, bad)
+    with pytest.raises(UnreadableFileError) as raised:
+        open_dump(tmp_path)
+    assert str(raised.value) == f"{bad}: not a Parquet file, and no dump of another kind either"
 
 
 def test_reports_of_this_tool_are_no_dumps(write: Any, tmp_path: Path) -> None:

@@ -444,3 +444,23 @@ def test_two_runs_that_number_their_rows_alike_are_no_batch_twice(tmp_path) -> N
     found = [f.kind for f in inspect_dump(open_dump(tmp_path)).findings]
     assert "repeated_file" not in found
     assert "duplicate_uid" in found
+
+
+@pytest.mark.parametrize(
+    ("places", "other", "faulty"),
+    [
+        ((1, 4, 9), -0.125, True),  # three of a row, nowhere two together
+        ((1, 9), -0.125, False),  # two may be real
+        ((1, 4, 9), -0.75, False),  # near the other side
+        ((1, 4, 9), -40.0, False),  # ratios beyond the clamp
+    ],
+)
+def test_minus_ones_here_and_there_in_a_row(write: Any, places: tuple[int, ...], other: float, *, faulty: bool) -> None:
+    rollout, trainer = ([-0.1 - 0.01 * i + shift for i in range(12)] for shift in (0.0, -0.003))
+    for place in places:
+        rollout[place], trainer[place] = -1.0, other
+    path = write(rollout_log_probs=[rollout], old_log_probs=[trainer])
+    found = [
+        (f.kind, f.row, f.position, f.count) for f in inspect_dump(open_dump(path)).findings if f.kind != "no_mask"
+    ]
+    assert found == ([("placeholder", 0, places[0], len(places))] if faulty else [])

@@ -53,7 +53,7 @@ def test_trl_mask_is_the_product_and_padding_goes(tmp_path: Path) -> None:
     one, two = ra.open_dump(tmp_path).rows()
     assert (one.response_mask.tolist(), two.response_mask.tolist()) == ([True, False, True], [True])
     whole = next(ra.open_dump(tmp_path, layout="padded").rows())
-    assert whole.response_mask.tolist() == [True, True, True, False]
+    assert whole.response_mask.tolist() == [True, True, True]
 
 
 def test_left_padded_trl_like_rows_are_found_where_they_are(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_bfloat16_is_said(tmp_path: Path) -> None:
     assert inspection.files[0].fields[0].type == "BF16[11]"
 
 
-def test_padded_without_lengths_keeps_full_rows(tmp_path: Path) -> None:
+def test_padded_without_lengths_ends_with_the_mask(tmp_path: Path) -> None:
     tensors = {
         "rollout_log_probs": _padded(ROLLOUT, float("nan")),
         "old_log_probs": _padded(OLD, -1e10),
@@ -136,10 +136,65 @@ def test_padded_without_lengths_keeps_full_rows(tmp_path: Path) -> None:
     }
     dump = open_dump(_save(tmp_path / "x.safetensors", tensors))
     rows = list(dump.rows())
-    assert [len(row.rollout_log_probs) for row in rows] == [WIDTH] * 4
+    assert [len(row.rollout_log_probs) for row in rows] == LENGTHS
     valid = [row.rollout_log_probs[row.response_mask].tolist() for row in rows]
     assert valid == [[v for v, m in zip(r, mask, strict=True) if m] for r, mask in zip(ROLLOUT, MASK, strict=True)]
     assert inspect_dump(dump).findings == ()
+
+
+@pytest.mark.parametrize("side", ["old_log_probs", "rollout_log_probs"])
+def test_one_side_alone_keeps_its_width(tmp_path: Path, side: str) -> None:
+    """So that it fits the other side, which may come without a mask."""
+    tensors = {"rollout_log_probs": _padded(ROLLOUT, 0.0), "old_log_probs": _padded(OLD, 0.0)}
+    uid = torch.arange(4)
+    other = next(name for name in tensors if name != side)
+    _save(tmp_path / "one.safetensors", {side: tensors[side], "response_mask": _padded(MASK, 0), "uid": uid})
+    _save(tmp_path / "two.safetensors", {other: tensors[other], "uid": uid})
+    files = ["one", "two"] if side == "rollout_log_probs" else ["two", "one"]
+    first, second = (tmp_path / f"{name}.safetensors" for name in files)
+    rows = list(open_dump(first, join=second).rows())
+    assert [len(row.rollout_log_probs) for row in rows] == [WIDTH] * 4
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_byte_order_of_arrays_does_not_matter(tmp_path: Path, order: str) -> None:
+    kinds = {"rollout_log_probs": "f4", "old_log_probs": "f8", "response_mask": "i2", "uid": "i8", "token_ids": "u4"}
+    values = {
+        "rollout_log_probs": [[-0.1, -0.2], [-0.3, -0.4]],
+        "old_log_probs": [[-0.5, -0.6], [-0.7, -0.8]],
+        "response_mask": [[1, 1], [0, 1]],
+        "uid": [258, 70000],
+        "token_ids": [[1, 256], [65536, 7]],
+    }
+    np.savez(tmp_path / "step_1.npz", **{name: np.array(values[name], order + kind) for name, kind in kinds.items()})
+    one, two = open_dump(tmp_path).rows()
+    assert (one.uid, two.uid) == ("258", "70000")
+    assert two.token_ids.tolist() == [65536, 7]
+    assert two.response_mask.tolist() == [False, True]
+    assert one.rollout_log_probs.tolist() == np.float32([-0.1, -0.2]).tolist()
+    assert two.old_log_probs.tolist() == [-0.7, -0.8]
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_files_of_torch_before_1_6_are_read(tmp_path: Path, *, rows: bool) -> None:
+    batch = {"rollout_log_probs": torch.tensor([[-0.5, -0.25]]), "old_log_probs": torch.tensor([[-0.75, -0.125]])}
+    content = [{name: tensor[0] for name, tensor in batch.items()}] if rows else batch
+    path = tmp_path / "step_1.pt"
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+    assert path.read_bytes()[:2] == b"\x80\x02"
+    dump = open_dump(tmp_path)
+    (row,) = dump.rows()
+    assert row.old_log_probs.tolist() == [-0.75, -0.125]
+    digest = dump.infos[0].digest
+    torch.save(batch | {"reward": torch.ones(1)}, path, _use_new_zipfile_serialization=False)
+    assert open_dump(tmp_path).infos[0].digest != digest
+
+
+def test_objects_in_files_of_torch_before_1_6_are_not_opened(tmp_path: Path) -> None:
+    torch.save({"path": tmp_path}, tmp_path / "step_1.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(UnreadableFileError, match="holds more than tensors") as raised:
+        open_dump(tmp_path)
+    assert "\n" not in str(raised.value)
 
 
 def test_left_padding(tmp_path: Path) -> None:

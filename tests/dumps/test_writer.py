@@ -240,6 +240,50 @@ def test_mistakes_are_warnings_unless_asked(case: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "unknown": (
+        (),
+        {"step": 1, "rollout_logprobs": MU},
+        "step 1 is not recorded: unknown argument 'rollout_logprobs'; did you mean 'rollout_log_probs'?; known are ",
+    ),
+    "no step": ((), {"rollout_log_probs": MU}, "step without a number is not recorded: no step given: step=7 says"),
+    "step": ((), {"step": "seven"}, "step seven is not recorded: invalid literal for int() with base 10: 'seven'"),
+    "no step, None": ((), {"step": None}, "step None is not recorded: int() argument must be"),
+    "by place": ((1, MU), {}, "step without a number is not recorded: 2 arguments without a name; every one is named"),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call_that_does_not_fit_never_reaches_the_loop(case: str, tmp_path: Path) -> None:
+    args, given, message = CALLS[case]
+    writer: Any = ra.DumpWriter(tmp_path)
+    with pytest.warns(RuntimeWarning) as caught:
+        assert writer.write(*args, **given) is None
+    assert str(caught[0].message).startswith(f"rollout-audit: {message}")
+    assert caught[0].filename == __file__
+    assert writer.not_recorded == 1
+    with pytest.raises((ra.UsageError, ValueError, TypeError)):
+        ra.DumpWriter(tmp_path, on_error="raise").write(*args, **given)
+
+
+def test_each_kind_of_failure_is_said_once_and_all_are_counted(tmp_path: Path) -> None:
+    def loop() -> None:
+        with ra.DumpWriter(tmp_path) as writer:
+            for step in range(5):
+                writer.write(step=step, rollout_log_probs=MU, old_log_probs=PI[:, : 5 - step % 2])
+            writer.write(step=5, rollout_log_probs=MU, old_log_probs=PI)
+            writer.write(step=6)
+            assert writer.not_recorded == 6
+
+    with pytest.warns(RuntimeWarning) as caught:
+        loop()
+    first, second, total = (str(warning.message) for warning in caught)
+    assert first.startswith("rollout-audit: step 0 is not recorded: old_log_probs (Tensor [2, 5], 10 values) does not")
+    assert second.startswith("rollout-audit: step 6 is not recorded: no log-probs given")
+    assert total == "rollout-audit: 6 of 7 calls of DumpWriter.write recorded nothing"
+    assert {warning.filename for warning in caught} == {__file__}
+
+
 def test_a_disk_that_refuses_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.warns(RuntimeWarning, match="step 1 is not recorded"):

@@ -48,8 +48,7 @@ def assert_same_rows(first: ra.Dump, second: ra.Dump) -> None:
     for one, two in zip(first.rows(), second.rows(), strict=True):
         for field in FIELDS:
             assert same(getattr(one, field), getattr(two, field)), (one.uid, field)
-        if "#" not in one.uid:
-            assert one.uid == two.uid
+        assert one.uid == two.uid
         compared += 1
     assert compared == second.total_rows > 0
 
@@ -119,6 +118,28 @@ def test_bfloat16_is_remembered(tmp_path: Path) -> None:
     (note,) = [note for note in back.notes if note.kind == "half_precision"]
     assert note.message == "rollout_log_probs is stored as bfloat16 (about 2 digits) in 1 of 1 files"
     assert inspect_dump(back).files[0].fields[0].type == "list<element: float> of bfloat16"
+
+
+def test_rows_keep_the_names_they_had(tmp_path: Path) -> None:
+    """Of the file and the row that they came from, whatever was left out before them; where one has a uid, that."""
+    lists = [[-0.5], [float("nan")], [-0.25], [-0.125]]
+    table = {"rollout_log_probs": lists, "old_log_probs": [[-0.5]] * 4, "uid": [None, "b", None, "d"]}
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table(table), tmp_path / "in" / "step_1.pq")
+    pq.write_table(pa.table(table).drop_columns("uid"), tmp_path / "in" / "step_2.pq")
+    ra.convert_dump(ra.open_dump(tmp_path / "in"), tmp_path / "out", on_fault="drop")
+    names = [row.uid for row in ra.open_dump(tmp_path / "out").rows()]
+    assert names == ["step_1.pq#0", "step_1.pq#2", "d", "step_2.pq#0", "step_2.pq#2", "step_2.pq#3"]
+
+
+def test_names_of_rows_are_nothing_to_join_by(tmp_path: Path) -> None:
+    for side in ("rollout_log_probs", "old_log_probs"):
+        (tmp_path / side).mkdir()
+        columns = {"rollout_log_probs": [[-0.5]], "old_log_probs": [[-0.5]]}
+        pq.write_table(pa.table(columns), tmp_path / side / "step_1.parquet")
+        ra.convert_dump(ra.open_dump(tmp_path / side), tmp_path / side / "out")
+    with pytest.raises(ra.UsageError, match=r"its uids, such as 'step_1.parquet#0', only name rows that had none"):
+        ra.open_dump(tmp_path / "rollout_log_probs/out", join=tmp_path / "old_log_probs/out")
 
 
 def test_faults_are_not_converted_away(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import rollout_audit as ra
 from rollout_audit.dumps import inspect_dump
@@ -25,8 +27,12 @@ CASES = {
     "roll": ("safetensors", "roll", 24, 2782, 0.059920),
     "trl": ("safetensors", None, 32, 3659, 0.059229),
     "areal": ("safetensors", "areal", 24, 2782, 0.059920),
+    "verl": ("safetensors", None, 24, 2782, 0.059920),
+    "open_instruct": ("open-instruct", None, 48, 1198, None),
 }
-"""folder → format, layout, rows, valid tokens, mean |d| over them"""
+"""folder → format, layout, rows, valid tokens, mean |d| over them; None: one side alone"""
+NOT_IN_FILE = {("open_instruct", "response_mask"), ("verl", "token_ids"), ("skyrl", "advantages")}
+"""What the truth has and the file does not, or, at SkyRL's tool tokens, otherwise"""
 
 
 def truth_of(name: str) -> list[dict[str, Any]]:
@@ -39,25 +45,26 @@ def as_array(values: list[Any]) -> Any:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
+@pytest.mark.parametrize("converted", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_rows_are_those_that_were_recorded(name: str) -> None:
+def test_rows_are_those_that_were_recorded(name: str, tmp_path: Path, *, converted: bool) -> None:
     file_format, layout, rows, _, _ = CASES[name]
     dump = ra.open_dump(HERE / name, layout=layout)
     assert {file.format for file in dump.files} == {file_format}
+    if converted:
+        ra.convert_dump(dump, tmp_path / "native")
+        dump = ra.open_dump(tmp_path / "native")
     read, truth = list(dump.rows()), truth_of(name)
     assert len(read) == len(truth) == rows == dump.total_rows
     for row, true in zip(read, truth, strict=True):
         assert row.step == true["step"], true["key"]
         for field in TOKEN_FIELDS:
-            if field not in true or (field == "advantages" and name == "skyrl"):  # its file has 0.0 at tool tokens
-                continue
-            values = getattr(row, field)
-            np.testing.assert_array_equal(
-                np.asarray(values, np.float64), as_array(true[field]), f"{true['key']} {field}"
-            )
+            if field in true and (name, field) not in NOT_IN_FILE:
+                values = np.asarray(getattr(row, field), np.float64)
+                np.testing.assert_array_equal(values, as_array(true[field]), f"{true['key']} {field}")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[4] is not None])
 def test_mean_difference_is_the_known_one(name: str) -> None:
     _, layout, _, tokens, mean = CASES[name]
     report = ra.analyze(ra.open_dump(HERE / name, layout=layout), presets=[], sweep=False)
@@ -67,19 +74,103 @@ def test_mean_difference_is_the_known_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
-def test_verl_batch_keeps_its_width_and_its_values(suffix: str) -> None:
-    for row, true in zip(ra.open_dump(HERE / f"verl/batch_step_1.{suffix}").rows(), truth_of("verl"), strict=True):
-        length = len(true["response_mask"])
-        assert len(row.response_mask) == 256
-        assert not row.response_mask[length:].any()
+def test_either_file_of_verl_is_the_batch(suffix: str) -> None:
+    dump = ra.open_dump(HERE / f"verl/batch_step_1.{suffix}")
+    for row, true in zip(dump.rows(), truth_of("verl"), strict=True):
         for field in ("rollout_log_probs", "old_log_probs", "response_mask"):
-            np.testing.assert_array_equal(getattr(row, field)[:length], as_array(true[field]).astype(np.float32))
+            np.testing.assert_array_equal(getattr(row, field), as_array(true[field]).astype(np.float32))
+
+
+@pytest.mark.parametrize("suffix", ["npz", "jsonl"])
+def test_the_batch_of_verl_in_plain_files(suffix: str) -> None:
+    dump = ra.open_dump(HERE / f"plain/batch_step_1.{suffix}")
+    assert dump.files[0].format == suffix
+    for row, true in zip(dump.rows(), truth_of("verl"), strict=True):
+        assert row.step == true["step"]
+        for field in ("rollout_log_probs", "old_log_probs", "response_mask"):
+            np.testing.assert_array_equal(getattr(row, field), as_array(true[field]))
+
+
+def test_verl_folder_is_read_once() -> None:
+    """It holds one batch in two formats."""
+    (finding,) = ra.open_dump(HERE / "verl").left_out
+    assert (finding.kind, finding.severity, finding.file) == ("file_left_out", "warning", "batch_step_1.pt")
+    assert "24 rows of batch_step_1.safetensors" in finding.message
 
 
 def test_areal_has_a_version_a_token() -> None:
     """All tokens of the file come from version 0, its prompts have -1."""
     rows = list(ra.open_dump(HERE / "areal", layout="areal").rows())
     assert {(row.policy_version, row.newest_version) for row in rows} == {(0, 0)}
+
+
+def padded_areal(*, advantages_computed: bool) -> dict[str, torch.Tensor]:
+    """The sequences of `areal` as the trainer holds them in memory: [B, T], right padded, prompt and response."""
+    truth = truth_of("areal")
+    shape = len(truth), max(one["prompt_length"] + len(one["token_ids"]) for one in truth)
+    names = {"input_ids": torch.int64, "versions": torch.int32, "attention_mask": torch.bool, "loss_mask": torch.int32}
+    batch = {name: torch.zeros(shape, dtype=kind) for name, kind in names.items()}
+    batch |= {name: torch.zeros(shape) for name in ("logprobs", "prox_logp")}
+    for i, one in enumerate(truth):
+        first, end = one["prompt_length"], one["prompt_length"] + len(one["token_ids"])
+        batch["attention_mask"][i, :end] = True
+        batch["input_ids"][i, :end] = torch.tensor([*range(1, first + 1), *one["token_ids"]])
+        batch["versions"][i, :first] = -1
+        batch["logprobs"][i, first:end] = torch.tensor(one["rollout_log_probs"])
+        batch["loss_mask"][i, first:end] = torch.tensor(one["response_mask"], dtype=torch.int32)
+        # the engine scores the next token, and at the end of a row something of no meaning
+        batch["prox_logp"][i, : end - 1] = torch.tensor([-0.3] * (first - 1) + one["old_log_probs"])
+        batch["prox_logp"][i, end - 1 :] = -9.75
+    if advantages_computed:
+        batch["loss_mask"] = torch.roll(batch["loss_mask"].float(), shifts=-1, dims=-1)
+        batch["logprobs"] = torch.roll(batch["logprobs"], shifts=-1, dims=-1) * batch["loss_mask"]
+    return batch
+
+
+def packed(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    real = batch["attention_mask"]
+    ends = torch.cat([torch.zeros(1, dtype=torch.int32), real.sum(-1).cumsum(0).int()])
+    return {name: t[real] for name, t in batch.items() if name != "attention_mask"} | {"cu_seqlens": ends}
+
+
+@pytest.mark.parametrize("form", ["padded", "packed", "padded without attention_mask"])
+@pytest.mark.parametrize(("layout", "advantages_computed"), [("areal", True), ("areal-rollout", False)])
+@pytest.mark.parametrize("suffix", ["pt", "safetensors", "npz"])
+def test_areal_batch_before_and_after_advantages(
+    suffix: str, layout: str, advantages_computed: bool, form: str, tmp_path: Path
+) -> None:
+    batch = padded_areal(advantages_computed=advantages_computed)
+    if form == "packed":
+        batch = packed(batch)
+    elif "without" in form:
+        del batch["attention_mask"]
+    path = tmp_path / f"batch.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **{name: tensor.numpy() for name, tensor in batch.items()})
+    else:
+        (torch.save if suffix == "pt" else save_file)(batch, path)
+    with pytest.raises(ra.UsageError, match="--layout areal if so, --layout areal-rollout if not yet"):
+        ra.open_dump(path)
+    for chunk in ra.open_dump(path, layout=layout).chunks(chunk_tokens=700):
+        assert {*chunk.policy_versions.tolist(), *chunk.newest_versions.tolist()} == {0}
+    for row, true in zip(ra.open_dump(path, layout=layout).rows(), truth_of("areal"), strict=True):
+        # where nothing says how long a row is it ends with the mask, before tool tokens that nothing follows
+        end = len(true["token_ids"]) if "without" not in form else 1 + int(np.flatnonzero(true["response_mask"])[-1])
+        for field in ("rollout_log_probs", "old_log_probs", "response_mask", "token_ids"):
+            values = np.asarray(getattr(row, field), np.float64)
+            np.testing.assert_array_equal(values, as_array(true[field][:end]).astype(np.float32), field)
+
+
+def test_prox_logp_of_a_response_without_a_prompt_is_missing_not_zero(tmp_path: Path) -> None:
+    """Nobody scored its first token."""
+    batch = {
+        "logprobs": torch.tensor([[-0.5, -0.25, -1.0]]),
+        "prox_logp": torch.tensor([[-0.25, -1.0, -9.75]]),
+        "loss_mask": torch.tensor([[1, 1, 1]]),
+    }
+    save_file(batch, tmp_path / "batch.safetensors")
+    (finding,) = inspect_dump(ra.open_dump(tmp_path, layout="areal-rollout")).findings
+    assert (finding.kind, finding.row, finding.position) == ("nan", 0, 0)
 
 
 def test_slime_and_miles_have_a_version_a_turn() -> None:
@@ -127,6 +218,29 @@ def test_unfinished_step_of_prime_rl_is_left_out_or_refused(tmp_path: Path) -> N
     shutil.copytree(alone, tmp_path / "step_3")
     (tmp_path / "step_3" / "STABLE").touch()
     assert ra.open_dump(tmp_path).total_rows == forced.total_rows > 0
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_other_versions_of_slime_are_refused(version: int, tmp_path: Path) -> None:
+    content = torch.load(HERE / "slime/grpo_run/train_data/1.pt", weights_only=True)
+    content["format_version"] = version
+    torch.save(content, tmp_path / "1.pt")
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    assert str(raised.value) == (
+        f"1.pt: not as slime writes it (format_version is {version}, and 2 is the one that is known: save its tensors "
+        "as safetensors or JSON Lines under this tool's names)"
+    )
+
+
+def test_another_schema_of_prime_rl_is_refused(tmp_path: Path) -> None:
+    lines = (HERE / "prime_rl/token_exports/step_1/rank_0.jsonl").read_text()
+    (tmp_path / "rank_0.jsonl").write_text(lines.replace('"schema_version":1', '"schema_version":2'))
+    (tmp_path / "STABLE").touch()
+    with pytest.raises(
+        ra.DumpError, match=r"rank_0.jsonl, row 0: not as prime-rl writes it \(schema_version is 2, and 1"
+    ):
+        ra.open_dump(tmp_path)
 
 
 def test_rollout_files_are_read_but_not_compared() -> None:
@@ -177,7 +291,10 @@ def test_context_parallel_slices_need_every_rank(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("roll", r"response_mask \[24, 288\] is one wider than infer_logprobs \[24, 287\].*--layout roll"),
-        ("areal", r"nothing in the file says whether they were: --layout areal if so, --layout packed"),
+        (
+            "areal",
+            r"nothing in the file says whether they were: --layout areal if so, --layout areal-rollout if not yet",
+        ),
     ],
 )
 def test_layout_that_content_cannot_tell_is_asked_for(name: str, message: str) -> None:
@@ -191,7 +308,9 @@ def test_layout_asked_for_must_fit() -> None:
 
 
 def test_chunk_size_and_parts_do_not_matter() -> None:
-    for name, (_, layout, *_) in CASES.items():
+    for name, (_, layout, *_, mean) in CASES.items():
+        if mean is None:
+            continue
         dump = ra.open_dump(HERE / name, layout=layout)
         whole = [row.rollout_log_probs.tolist() for row in dump.rows()]
         small = [

@@ -51,12 +51,13 @@ def misordered_rows(exhibit: Exhibit) -> Hit | None:
     found = np.flatnonzero(kinds.exchanged)
     if not len(found):
         return _unmatched(exhibit)
-    partner, fit, _ = kinds.partners
+    partners = kinds.partners
     first = int(found[0])
-    at, own = float(np.median(fit[found])), float(np.median(kinds.own_fit[found]))
+    at, own = float(np.median(partners.fit[found])), float(np.median(partners.own[found]))
     text = (
         f"{len(found):,} of {rows.rows:,} rows fit the rollout log-probs of another row of their step "
-        f"({at:.2f} against {own:.2f} for their own); {exhibit.place(first)} fits row {rows.number[partner[first]]}"
+        f"({at:.2f} against {own:.2f} for their own); {exhibit.place(first)} fits row "
+        f"{rows.number[partners.partner[first]]}"
     )
     return Hit(text, _sure(at - own), {"rows": len(found), "correlation": at, "correlation_with_own": own})
 

@@ -7,18 +7,19 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_audit.audit.causes.sampled import LAGS, Array, Flags, Ints, SampledRows, fisher_z
+from rollout_audit.audit.causes.sampled import LAGS, STRANGE, Array, Flags, Ints, Partners, SampledRows, fisher_z
 
 __all__ = ["FITS", "GAIN", "LEAST_TOKENS", "MISFIT", "SURE", "UNLIKELY", "RowKinds"]
 
-MISFIT = 0.5
-"""A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
+MISFIT = STRANGE
 FITS = 0.8
 SURE = 5.0
 """Standard errors of a correlation: about one chance in three million a row and lag"""
 SURE_OF_PARTNER = 6.0
 """More, because hundreds of rows are tried"""
 GAIN = 0.4
+STRANGERS = 0.1
+"""Mean |√π − √μ|: some 0.3 between strangers, below this between engines"""
 BROKEN_SHARE = 0.3
 """Share of big log-ratios in a broken row"""
 LEAST_TOKENS = 8
@@ -52,10 +53,10 @@ class RowKinds:
         columns = np.arange(self.rows.rows)
         return self.rows.row_correlations[lag_index, columns], self.rows.pairs[lag_index, columns]
 
-    @cached_property
+    @property
     def own_fit(self) -> Array:
         """[rows] correlation of a row's two columns as they stand."""
-        return np.asarray(self.rows.row_correlations[LAGS.index(0)])
+        return self.rows.own_fit
 
     @cached_property
     def shifted(self) -> Flags:
@@ -64,16 +65,17 @@ class RowKinds:
         return np.asarray(better & (self.best_lag != LAGS.index(0)) & (fisher_z(fit, pairs) >= SURE))
 
     @cached_property
-    def partners(self) -> tuple[Ints, Array, Array]:
-        misfits = (self.own_fit < MISFIT) & (self.rows.lengths >= LEAST_TOKENS)
+    def partners(self) -> Partners:
+        rests = self.rows.rests
+        misfits = (rests.fit < MISFIT) & (rests.gap > STRANGERS) & (rests.tokens >= LEAST_TOKENS)
         return self.rows.best_partners(misfits & ~self._taken(self.shifted, self.constant))
 
     @cached_property
     def exchanged(self) -> Flags:
-        """Rows whose training log-probs fit the rollout's of another row."""
-        partner, fit, overlap = self.partners
-        better = (fit >= FITS) & (fit - self.own_fit >= GAIN)
-        return np.asarray((partner >= 0) & better & (fisher_z(fit, overlap) >= SURE_OF_PARTNER))
+        """Rows whose training log-probs fit the rollout's of another row, from some place on."""
+        index, fit, own, tokens = self.partners
+        better = (fit >= FITS) & (fit - own >= GAIN)
+        return np.asarray((index >= 0) & better & (fisher_z(fit, tokens) >= SURE_OF_PARTNER))
 
     @cached_property
     def constant(self) -> Flags:

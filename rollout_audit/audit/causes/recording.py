@@ -11,6 +11,8 @@ from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.kinds import UNLIKELY
 from rollout_audit.audit.causes.model import Hit
 from rollout_audit.audit.causes.sampled import BIG, Flags
+from rollout_audit.audit.causes.storage import is_coarse
+from rollout_audit.corrections.model import SAFETY_CLAMP
 from rollout_audit.dumps.faults import LIKELY_CAUSE
 from rollout_audit.errors import amount
 
@@ -20,12 +22,14 @@ IDENTICAL_FROM = 100
 EDGE_ROWS, EDGE_SHARE = 3, 0.05
 """So many rows, and such a share of them, must agree before an edge of the mask is called wrong"""
 TOP1_TOKENS = 8
+MINUS_ONES, AT_ODDS = 5, 0.5
+"""Tokens, and the least distance of the other side from −1; beyond the clamp it is an extreme ratio of its own"""
 ZEROS_FROM = 8
 """Tokens; fewer zeros may be requests that went wrong"""
 BROKEN_AT_MOST = 0.5
 MINOR = 0.5
-"""Of rows that are broken and rows with one bad stretch the rarer kind is named if it is half as frequent: a few rows
-of either look like the other"""
+"""Of rows that are broken, exchanged, or have one bad stretch the rarer kind is named if it is half as frequent: a few
+rows of each look like the other, and exchanged ones that are too short for a partner like both"""
 LAST_SHARE = 0.1
 LAST_AGAINST_REST = 10.0
 
@@ -41,13 +45,29 @@ def placeholder(exhibit: Exhibit) -> Hit | None:
     """Values that stand for 'no log-prob', under a mask of 1."""
     count, first = _faults(exhibit, "placeholder")
     text = f"{amount(count, 'placeholder')} under mask 1: {first}"
-    return Hit(text, 0.95, {"values": count}) if count else None
+    return Hit(text, 0.95, {"values": count}) if count else _minus_ones(exhibit)
+
+
+def _minus_ones(exhibit: Exhibit) -> Hit | None:
+    """−1 here and there, too few in a row to be told from a log-prob by that row alone."""
+    rows = exhibit.sample
+    sides = ((exhibit.rollout, rows.rollout, rows.training), (exhibit.training, rows.training, rows.rollout))
+    for name, values, other in sides:
+        gap = np.abs(other + 1.0)
+        ones = (values == -1.0) & (gap > AT_ODDS) & (gap <= SAFETY_CLAMP)
+        if ones.sum() >= MINUS_ONES and not is_coarse(values[values != -1.0]):
+            text = (
+                f"{name} is exactly -1 on {int(ones.sum()):,} of {rows.tokens:,} tokens where the other side is "
+                f"{_median(other[ones]):.3g} in the middle: a log-prob is that once in ten million"
+            )
+            return Hit(text, 0.9, {"values": int(ones.sum())})
+    return None
 
 
 def synthetic_eos(exhibit: Exhibit) -> Hit | None:
     """The last token stands apart from all others: the framework appended it, the engine never sampled it."""
     appended, total = int(exhibit.appended.sum()), exhibit.sample.rows
-    if appended:
+    if appended and appended >= LAST_AGAINST_REST * total * _certain_elsewhere(exhibit):
         trainer = _median(exhibit.sample.training[exhibit.sample.last[exhibit.appended]])
         text = (
             f"the last scored token has rollout log-prob 0.0 in {appended:,} of {total:,} rows "
@@ -55,6 +75,14 @@ def synthetic_eos(exhibit: Exhibit) -> Hit | None:
         )
         return Hit(text, 0.95, {"rows": appended, "rows_share": appended / total})
     return _odd_last_tokens(exhibit)
+
+
+def _certain_elsewhere(exhibit: Exhibit) -> float:
+    """Share of the other tokens that the rollout side is certain of and the trainer is not, as a truncation makes."""
+    rows = exhibit.sample
+    certain = (rows.rollout == 0.0) & (rows.training < -1.0)
+    certain[rows.last] = False
+    return float(certain.sum() / max(rows.tokens - rows.rows, 1))
 
 
 def _odd_last_tokens(exhibit: Exhibit) -> Hit | None:
@@ -95,7 +123,8 @@ def mask_too_wide(exhibit: Exhibit) -> Hit | None:
 
 def _wide_rows(exhibit: Exhibit) -> Hit | None:
     wide, rows = exhibit.kinds.wide, exhibit.sample
-    if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE or wide.sum() < MINOR * exhibit.kinds.broken.sum():
+    others = exhibit.kinds.broken.sum() + exhibit.kinds.exchanged.sum()
+    if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE or wide.sum() < MINOR * others:
         return None
     place, length = _stretches(exhibit, wide)
     text = (
@@ -154,7 +183,8 @@ def broken_rows(exhibit: Exhibit) -> Hit | None:
     if count:
         return Hit(f"{amount(count, 'fault')} of whole rows or broken logits: {first}", 0.9, {"values": count})
     broken, rows = exhibit.kinds.broken, exhibit.sample
-    if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * exhibit.kinds.wide.sum():
+    others = exhibit.kinds.wide.sum() + exhibit.kinds.exchanged.sum()
+    if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * others:
         return None
     share = _median(rows.share(rows.big)[broken])
     text = (

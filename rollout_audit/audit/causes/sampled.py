@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LAGS", "SampledRows", "fisher_z"]
+__all__ = ["LAGS", "STRANGE", "Partners", "SampledRows", "fisher_z"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -19,8 +19,14 @@ Flags = NDArray[np.bool_]
 LAGS = (-3, -2, -1, 0, 1, 2, 3)
 BIG = 1.5
 """A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
+STRANGE = 0.5
+"""A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
+ONE_TEXT = 0.2
+"""A row that fits its own columns nearly as well as another one's does is of the same text"""
+SPLITS = 8
+"""Places of a row from which on it may be another's: rows of one prompt often begin alike"""
 WINDOW = 64
-"""Tokens from the start of a row that are held against other rows"""
+"""Tokens of a row that are held against other rows"""
 COMPARED = 64
 """Rows of one step that are held against others"""
 CANDIDATES = 512
@@ -31,6 +37,42 @@ def fisher_z(correlation: Array, pairs: Array) -> Array:
     """Standard errors of a correlation above 0: atanh(c)·√(n − 3), 0 below four pairs."""
     bounded = np.clip(correlation, -0.999999, 0.999999)
     return np.asarray(np.arctanh(bounded) * np.sqrt(np.maximum(pairs - 3.0, 0.0)))
+
+
+class Rests(NamedTuple):
+    """The rest of each row in which its two columns differ most, [rows]."""
+
+    first: Ints
+    """place in the row, among its valid tokens"""
+    fit: Array
+    """correlation of the two columns"""
+    gap: Array
+    """mean |√π − √μ|: some 0.3 between strangers, below 0.1 between engines"""
+    tokens: Array
+
+
+class Match(NamedTuple):
+    """The row that one row fits best."""
+
+    partner: int
+    """−1: none"""
+    fit: float
+    own: float
+    """how well the row fits its own rollout log-probs over the same tokens"""
+    tokens: float
+
+    def sure(self) -> float:
+        """Standard errors above 0."""
+        return float(fisher_z(np.array(self.fit), np.array(self.tokens)))
+
+
+class Partners(NamedTuple):
+    """As `Match`, [rows]; −1 also for rows that were not looked at."""
+
+    partner: Ints
+    fit: Array
+    own: Array
+    tokens: Array
 
 
 @dataclass(frozen=True)
@@ -170,37 +212,62 @@ class SampledRows:
         """[lags, rows]"""
         return np.asarray(self.lag_moments[..., 0])
 
-    def best_partners(self, wanted: Flags) -> tuple[Ints, Array, Array]:
-        """[rows] which other row of the step has the rollout log-probs that fit best, how well, over how many tokens.
+    @cached_property
+    def rests(self) -> Rests:
+        """Where each row stops to agree: of its rests from k/8 of its length on the one that stands out most."""
+        firsts = self.starts[:, None] + self.lengths[:, None] * np.arange(SPLITS) // SPLITS
+        gap = np.abs(self.roots[0] - self.roots[1])
+        x, y = self.roots
+        sums = [np.concatenate(([0.0], np.cumsum(v * self.compared))) for v in (1.0, x, y, x * x, y * y, x * y, gap)]
+        moments = np.stack([total[(self.last + 1)[:, None]] - total[firsts] for total in sums], axis=-1)
+        tokens, own = np.maximum(moments[..., 0], 1.0), correlation(moments[..., :6])
+        apart = np.where(own < STRANGE, moments[..., 6] / np.sqrt(tokens), -1.0)
+        at = (np.arange(self.rows), apart.argmax(axis=1))
+        return Rests(firsts[at] - self.starts, own[at], moments[..., 6][at] / tokens[at], moments[..., 0][at])
 
-        −1 for rows not wanted, or past the number that is looked at in each step.
+    def best_partners(self, wanted: Flags) -> Partners:
+        """Which other row of the step has the rollout log-probs that fit best, over the whole row or from its rest on.
+
+        A row that agrees with its own there is no partner: it is only of the same text.
         """
-        partner, fit, overlap = np.full(self.rows, -1), np.zeros(self.rows), np.zeros(self.rows)
+        found = [Match(-1, 0.0, 0.0, 0.0)] * self.rows
         for step in np.unique(self.step[wanted]):
             own = np.flatnonzero(self.step == step)[:CANDIDATES]
-            chosen = own[wanted[own]][:COMPARED]
-            if len(own) > 1 and len(chosen):
-                partner[chosen], fit[chosen], overlap[chosen] = self._partners(chosen, own)
-        return partner, fit, overlap
+            for row in own[wanted[own]][:COMPARED].tolist() if len(own) > 1 else ():
+                firsts = {int(self.rests.first[row]), *([0] if self.own_fit[row] < STRANGE else [])}
+                found[row] = max((self._match(row, own, first) for first in firsts), key=Match.sure)
+        partner, fit, own_fit, overlap = np.array(found, dtype=np.float64).reshape(-1, len(Match._fields)).T
+        return Partners(partner.astype(np.int64), fit, own_fit, overlap)
 
-    def _partners(self, chosen: Ints, own: Ints) -> tuple[Ints, Array, Array]:
-        x, in_x = self._window(self.roots[0], chosen)
-        y, in_y = self._window(self.roots[1], own)
-        products = ((in_x, in_y), (x, in_y), (in_x, y), (x * x, in_y), (in_x, y * y), (x, y))
-        moments = np.stack([a @ b.T for a, b in products], axis=-1)
-        z = fisher_z(correlation(moments), moments[..., 0])
-        z[chosen[:, None] == own[None, :]] = -np.inf
-        best = z.argmax(axis=1)
-        at = (np.arange(len(chosen)), best)
-        return own[best], correlation(moments)[at], moments[..., 0][at]
+    @property
+    def own_fit(self) -> Array:
+        """[rows] correlation of a row's two columns as they stand."""
+        return np.asarray(self.row_correlations[LAGS.index(0)])
 
-    def _window(self, values: Array, rows: Ints) -> tuple[Array, Array]:
-        """[rows, WINDOW] the first values of these rows, 0 beyond their end; and 1 where there is a value."""
-        place = np.arange(WINDOW)
-        inside = place < self.lengths[rows, None]
+    def _match(self, row: int, candidates: Ints, first: int) -> Match:
+        x, y, inside = self._window(candidates, first)
+        here = int(np.flatnonzero(candidates == row)[0])
+        both = inside * inside[here]
+        fit = correlation(_moments_of(x[here] * both, y * both, both))
+        z = fisher_z(fit, both.sum(axis=1))
+        agrees = correlation(_moments_of(x * both, y * both, both)) >= fit - ONE_TEXT
+        z[agrees | (candidates == row)] = -np.inf
+        best = int(z.argmax())
+        if not np.isfinite(z[best]):
+            return Match(-1, 0.0, 0.0, 0.0)
+        return Match(int(candidates[best]), float(fit[best]), float(fit[here]), float(both[best].sum()))
+
+    def _window(self, rows: Ints, first: int) -> tuple[Array, Array, Array]:
+        """[rows, WINDOW] √π and √μ of these rows from that place on, 0 beyond their end; and 1 where there is one."""
+        place = first + np.arange(WINDOW)
         at = np.minimum(self.starts[rows, None] + place, self.tokens - 1)
-        inside &= self.compared[at]
-        return values[at] * inside, inside.astype(np.float64)
+        inside = ((place < self.lengths[rows, None]) & self.compared[at]).astype(np.float64)
+        return self.roots[0][at] * inside, self.roots[1][at] * inside, inside
+
+
+def _moments_of(x: Array, y: Array, inside: Array) -> Array:
+    """[rows, 6] as `correlation` takes them, of [rows, places] that are 0 outside."""
+    return np.stack([part.sum(axis=1) for part in (inside, x, y, x * x, y * y, x * y)], axis=-1)
 
 
 def correlation(moments: Array) -> Array:

@@ -23,10 +23,10 @@ FEW = 10
 ONE_SIDED_CONFIDENT = 0.85
 ONE_SIDED = 0.7
 """Even noise gives 0.5, a small bias 0.63 at most in what was recorded"""
-OTHER_SIDE = 0.3
-"""95th percentile of d over minus its 5th. What a truncation leaves above 0 is noise: 0.11 at most; drift has 0.6"""
+OTHER_SIDE = 0.45
+"""95th percentile of |d| of one sign over the other's. A truncation leaves noise, 0.39 at most; drift has 0.6"""
 MASS_MISSING, SURE_OF_MASS = 0.97, 6.0
-"""Sound recordings have a mean ratio of 0.992 to 1.003, at most 2.6 standard errors below 1"""
+"""Sound recordings have a mean ratio of 0.992 to 1.003, at most 2.6 standard errors from 1"""
 NEARLY_ALL = 0.95
 """What renormalising alone gives: the mass that a top-k keeps may differ from token to token, its sign does not"""
 ALIKE = 0.5
@@ -138,7 +138,7 @@ def _log_odds(log_prob: Array) -> Array:
 
 
 def truncated_sampling(exhibit: Exhibit) -> Hit | None:
-    """d is one-sided and bounded: the log of the mass that one side kept. Or the mean ratio falls short of 1."""
+    """d is one-sided and bounded: the log of the mass that one side kept. Or the mean ratio is not 1."""
     bands = _bands(exhibit)
     d = bands.d[(np.abs(bands.d) > 1e-4) & (bands.middle < -0.1)]
     if len(d) < LEAST or abs(np.median(d)) < LEAST_SHIFT / 2:
@@ -146,17 +146,31 @@ def truncated_sampling(exhibit: Exhibit) -> Hit | None:
     one_side = float(max(np.mean(d < 0), np.mean(d > 0)))
     mean = _MeanRatio.of(bands.d)
     found = _renormalised(bands, d, one_side, mean)
-    if found is not None or mean.value >= MASS_MISSING or mean.z > -SURE_OF_MASS:
+    if found is not None or min(mean.value, 1.0 / mean.value) >= MASS_MISSING or abs(mean.z) < SURE_OF_MASS:
         return found
     low, high = np.quantile(d, [0.05, 0.95])
-    if high > OTHER_SIDE * -low or exhibit.kinds.flagged.any() or temperature(exhibit) is not None:
+    within, beyond = (-low, high) if mean.value < 1.0 else (high, -low)
+    if beyond > OTHER_SIDE * within or exhibit.kinds.flagged.any() or temperature(exhibit) is not None:
         return None
     text = (
-        f"the mean ratio is {mean.value:.3f}, {-mean.z:.0f} standard errors below the 1 of a sampler that can draw "
-        f"every token, and 90% of the log-ratios of unsure tokens lie from {low:.2g} to {high:.2g}: the rollout side "
-        f"is renormalised over about {mean.value:.2f} of the trainer's mass, more or less of it from token to token"
+        f"the mean ratio is {mean.value:.3f}, {abs(mean.z):.0f} standard errors {_what_it_should_be(mean.value)}, and "
+        f"90% of the log-ratios of unsure tokens lie from {low:.2g} to {high:.2g}: {_renormalised_side(mean.value)}, "
+        "more or less of it from token to token"
     )
-    return Hit(text, 0.7, {"kept_mass": mean.value, "one_sided": one_side, "mean_ratio": mean.value, "z": mean.z})
+    mass = min(mean.value, 1.0 / mean.value)
+    return Hit(text, 0.7, {"kept_mass": mass, "one_sided": one_side, "mean_ratio": mean.value, "z": mean.z})
+
+
+def _what_it_should_be(mean_ratio: float) -> str:
+    if mean_ratio < 1.0:
+        return "below the 1 of a sampler that can draw every token"
+    return "above the 1 of log-probs that are those of the sampler"
+
+
+def _renormalised_side(mean_ratio: float) -> str:
+    if mean_ratio < 1.0:
+        return f"the rollout side is renormalised over about {mean_ratio:.2f} of the trainer's mass"
+    return f"the training side is renormalised over about {1.0 / mean_ratio:.2f} of the rollout's mass"
 
 
 def _renormalised(bands: _Bands, d: Array, one_side: float, mean: _MeanRatio) -> Hit | None:

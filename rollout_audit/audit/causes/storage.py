@@ -10,12 +10,12 @@ from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Hit
 from rollout_audit.audit.causes.sampled import Array, Flags
 
-__all__ = ["low_precision_storage"]
+__all__ = ["is_coarse", "low_precision_storage"]
 
 DISTINCT = 20
+"""Distinct values; a float32 falls on the bfloat16 grid by chance once in 65,536"""
 FIRST = 1024
 """Values that rule a grid out, nearly always"""
-"""Distinct values; a float32 falls on the bfloat16 grid by chance once in 65,536"""
 MATTERS = 0.1
 """Share of the mean |d| that rounding must make up"""
 
@@ -49,6 +49,11 @@ def _grid_of(values: Array) -> _Grid | None:
     some = values[values != 0]
     grid = next((grid for grid in GRIDS if _on_grid(some[:FIRST], grid).all() and _on_grid(some, grid).all()), None)
     return grid if len(np.unique(some[:FIRST] if grid is None else some)) >= DISTINCT else None
+
+
+def is_coarse(values: Array) -> bool:
+    """Whether half of the values could have been float16 or bfloat16: then a round one says nothing."""
+    return not len(values) or bool(_on_grid(values, GRIDS[-1]).mean() >= 0.5)
 
 
 def _on_grid(values: Array, grid: _Grid) -> Flags:

@@ -27,13 +27,14 @@ DETECTORS: tuple[Detector, ...] = (
              "align one side by that lag: log-probs of position i belong to token i, not i + 1 (look for a double or a "
              "missing shift of labels)"),
     Detector("misordered_rows", "error", misordered_rows,
-             "the training log-probs of a row correlate by 0.8 or more with the rollout's of another row of "
-             "the step, six standard errors above 0 because hundreds are tried, and 0.4 better than with its own",
+             "from some eighth of a row on its training log-probs correlate by less than 0.5 with the rollout's of the "
+             "row and by 0.8 or more, 0.4 better, with those of another row of the step (six standard errors above 0, "
+             "as hundreds are tried), which does not fit itself there either: two rows of one text are no exchange",
              "a shift would fit the row itself at another lag; broken rows would fit no row at all",
              "join the two sides by uid instead of by place; look for a sort, a shuffle or a gather between them"),
     Detector("placeholder", "error", placeholder,
              "faults of the data that stand for 'no log-prob': −1, 1, −9999, −1e9 and the like, 0.0 in runs where the "
-             "other side is below −1",
+             "other side is below −1; or −1 exactly on five tokens where the other side is half a nat off",
              "genuine zeros have the other side near 0 as well; tool or prompt tokens inside the mask stand in runs",
              "mask these tokens out, or record their log-probs; --on-fault drop leaves such rows out and counts them"),
     Detector("top1_recorded", "error", top1_recorded,
@@ -71,8 +72,9 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("truncated_sampling", "warning", truncated_sampling,
              "70% of the log-ratios of unsure tokens have one sign (and four standard errors from a half), their "
              "medians one sign in every band of probability and one size, within a factor of two, below a half (any "
-             "size where 95% have that sign); or the mean ratio is below 0.97 by six standard errors while hardly "
-             "anything lies above 0. The most biased sound dump has 63%, and mean ratios are 0.992 to 1.003",
+             "size where 95% have that sign); or the mean ratio is below 0.97, or above 1.03, by six standard errors "
+             "while hardly anything lies on the other side of 0. The most biased sound dump has 63%, and mean ratios "
+             "are 0.992 to 1.003",
              "a temperature leaves sure tokens where they are and turns the sign of unlikely ones",
              "renormalise on both sides or on neither (top-p, top-k, min-p), or sample without truncation"),
     Detector("mixed_versions", "warning", mixed_versions,

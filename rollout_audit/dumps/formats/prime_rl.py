@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollout_audit.dumps.formats.table import known_version
 from rollout_audit.dumps.spans import response_span
 
 if TYPE_CHECKING:
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["FIELDS", "MARKER", "unpack"]
 
 MARKER = "STABLE"
+VERSION = 1
 FIELDS = {"response_mask": "loss_mask", "log_probs": "trainer_logprobs"}
 
 
 def unpack(record: Record) -> dict[str, Any]:
     """The sequence from the first token that the loss counts: what stands before is no response."""
+    known_version("schema_version", record.get("schema_version", VERSION), VERSION)
     mask = [bool(value) for value in record["loss_mask"]]
     start, stop = response_span(mask, len(mask))
     return {

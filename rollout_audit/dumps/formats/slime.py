@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollout_audit.dumps.formats.table import known_version
+
 if TYPE_CHECKING:
     from rollout_audit.dumps.records import Record
 
@@ -22,11 +24,17 @@ TRAIN_FIELDS = {
     "uid": "sample_index",
 }
 ROLLOUT_FIELDS = {"response_mask": "loss_mask", "uid": "index", "group_id": "group_index"}
+VERSION = 2
 _LEFT_OUT = ("tokens", "rollout_id", "rollout_ids", "rewards")
 
 
 def train_rows(content: dict[str, Any]) -> list[Record]:
-    """The samples of a train file in the order of the rollout, with the ids of the response."""
+    """The samples of a train file in the order of the rollout, with the ids of the response.
+
+    Raises:
+        ValueError: of another format_version, whose meaning nobody here has read.
+    """
+    known_version("format_version", content.get("format_version", VERSION), VERSION)
     return [_with_ids(sample, sample["response_lengths"]) for sample in content["samples"]]
 
 

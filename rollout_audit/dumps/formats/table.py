@@ -10,7 +10,7 @@ from rollout_audit.errors import UsageError, suggest
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["FORMATS", "SUFFIXES", "Container", "Format", "check_format", "recognise", "suffixes_of"]
+__all__ = ["FORMATS", "SUFFIXES", "Container", "Format", "check_format", "known_version", "recognise", "suffixes_of"]
 
 Container = Literal["parquet", "safetensors", "jsonl", "torch", "npz"]
 
@@ -107,6 +107,15 @@ def check_format(name: str | None) -> None:
     if name is not None and name not in FORMATS:
         known = ", ".join(FORMATS)
         raise UsageError(f"input format {name!r}: expected one of {known}{suggest(name, FORMATS)}")
+
+
+def known_version(key: str, found: object, known: int) -> None:
+    """Raises ValueError for a file of a version whose columns may mean something else."""
+    if found != known:
+        raise ValueError(
+            f"{key} is {found!r}, and {known} is the one that is known: save its tensors as safetensors or JSON Lines "
+            "under this tool's names"
+        )
 
 
 def recognise(container: str, names: Collection[str]) -> str:

@@ -55,7 +55,36 @@ def test_partners_are_found(noisy: tuple[list[np.ndarray], list[np.ndarray]]) ->
     exchanged = [rollout[3][:40], rollout[1], rollout[2], np.append(rollout[0], np.full(20, -0.7))]
     kinds = RowKinds(rows_of(training, exchanged))
     assert kinds.exchanged.tolist() == [True, False, False, True]
-    assert kinds.partners[0][[0, 3]].tolist() == [3, 0]
+    assert kinds.partners.partner[[0, 3]].tolist() == [3, 0]
+
+
+def test_rows_that_begin_alike_are_told_by_their_rest(noisy: tuple[list[np.ndarray], list[np.ndarray]]) -> None:
+    training, rollout = noisy
+    first, second = (
+        [np.concatenate([side[3][:40], side[0][rest]]) for side in (training, rollout)]
+        for rest in (slice(0, 20), slice(20, 40))
+    )
+    right = RowKinds(rows_of([first[0], second[0]], [first[1], second[1]]))
+    wrong = RowKinds(rows_of([first[0], second[0]], [second[1], first[1]]))
+    assert (right.exchanged.tolist(), wrong.exchanged.tolist()) == ([False] * 2, [True] * 2)
+    assert wrong.partners.partner.tolist() == [1, 0]
+    assert set(wrong.rows.rests.first.tolist()) <= {30, 37, 45}  # eighths of 60 around the 40 that they share
+
+
+def test_rows_of_one_text_are_not_exchanged(noisy: tuple[list[np.ndarray], list[np.ndarray]]) -> None:
+    """The first was spoilt on the rollout side, so that it fits the others better than itself."""
+    training, rollout = noisy
+    rng = np.random.default_rng(5)
+    again = [np.minimum(rollout[0] + rng.normal(0, 0.01, len(rollout[0])), -1e-6) for _ in range(3)]
+    spoilt = np.where(rng.random(len(again[0])) < 0.4, -6.0, again[0])
+    kinds = RowKinds(rows_of([training[0]] * 3, [spoilt, *again[1:]]))
+    assert kinds.own_fit[0] < 0.5
+    assert kinds.exchanged.tolist() == [False] * 3
+
+
+def test_no_row_has_no_partner() -> None:
+    columns = dict.fromkeys(("training", "rollout", "position", "file", "row", "step"), np.empty(0))
+    assert RowKinds(SampledRows.of_columns(columns)).exchanged.tolist() == []
 
 
 def test_one_kind_a_row(noisy: tuple[list[np.ndarray], list[np.ndarray]]) -> None:

@@ -226,7 +226,7 @@ def _against(
         found,
         golden=os.fspath(golden),
         rows=[] if old is None else _rows(old, audited, asked),
-        notes=[*([] if old is None else [*_other_dump(old, new), *_other_settings(old, new)]), *_unlogged(new, asked)],
+        notes=[*([] if old is None else _remarks(old, new)), *_unlogged(new, asked)],
         updated=update,
         nulls=new.nulls if update else None,
         golden_lines=_lines(golden),
@@ -289,6 +289,10 @@ def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, objec
     tolerances = tolerances_for({key.name for key in (*expected, *masks)}, old.tolerances, asked)
     figures = compare(expected, figures_of(audited.report, audited.logged), tolerances, old.tolerances)
     return sorted([*figures, *compare_masks(masks, audited.masks, tolerances)], key=rank)
+
+
+def _remarks(old: Golden, new: Golden) -> list[str]:
+    return [*_other_dump(old, new), *_other_settings(old, new), *old.remarks]
 
 
 def _other_dump(old: Golden, new: Golden) -> list[str]:

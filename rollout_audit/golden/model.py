@@ -9,17 +9,17 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from rollout_audit.audit.report import Report
 from rollout_audit.dumps.naming import natural_key
-from rollout_audit.errors import OldGoldenError, ReportError
+from rollout_audit.errors import OldGoldenError, ReportError, suggest
 from rollout_audit.golden.compare import Mask
 from rollout_audit.golden.figures import FigureKey, figures_of
 from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold, tolerances_for
@@ -111,6 +111,13 @@ class Golden(Readable):
     )
     tolerances: dict[str, Tolerance] = Field(description="metric → how far it may move, and which way is worse")
 
+    _remarks: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was passed over in the part that people edit."""
+        return self._remarks
+
     def to_text(self) -> str:
         """JSON, one figure a line, keys sorted with numbers as numbers."""
         tree = self.model_dump(by_alias=True)
@@ -195,6 +202,7 @@ def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) 
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ReportError(f"{path}: damaged golden file, {where}: {first['msg']}; mend or delete it") from error
+    golden._remarks = tuple(_passed_over(tree["tolerances"]))
     for key, edge in golden.edges.items():
         if (name := FigureKey.parse(key).name) in METRICS and not has_threshold(name):
             raise ReportError(
@@ -225,6 +233,13 @@ def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
 def update_command(dumps: Sequence[str], path: str | os.PathLike[str]) -> str:
     """What a person types to write the file."""
     return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), "--update"])
+
+
+def _passed_over(tolerances: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    known = Tolerance.model_fields
+    for metric, table in tolerances.items():
+        for key in (key for key in table if key not in known):
+            yield f"tolerances.{metric}.{key!r} of the golden file is not known and does nothing{suggest(key, known)}"
 
 
 def _load(file: Path, command: str) -> dict[str, Any]:

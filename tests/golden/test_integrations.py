@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rollout_audit.dumps.formats.table import SUFFIXES
+
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 INSTALL, CHECK = (step["run"] for step in ACTION["runs"]["steps"])
@@ -112,9 +114,7 @@ def test_the_hook_holds_a_dump_to_its_golden_file(dump: Path, golden: Path, tmp_
     assert "steps@pooled" in failed.stdout
 
 
-@pytest.mark.parametrize(
-    "file", ["golden.json", "rollout-audit.toml", "dump/step_0.parquet", "d/x.safetensors", "d/1.pt"]
-)
+@pytest.mark.parametrize("file", ["g.json", "rollout-audit.toml", "run.yaml", *(f"d/0{suffix}" for suffix in SUFFIXES)])
 def test_the_hook_runs_where_anything_of_a_check_changes(file: str) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert re.search(hook["files"], file)

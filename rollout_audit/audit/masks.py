@@ -76,14 +76,15 @@ def mask_digests(
 
     Args:
         dump: what `open_dump` returned.
-        corrections: name → correction.
+        corrections: name → correction; those that look at advantages are left out where none are recorded.
         per_step: names of those that are wanted step by step too.
         on_fault, steps, limit, workers, chunk_tokens: as in `analyze`.
 
     Raises:
         DumpError: as `Dump.chunks`.
     """
-    pairs, threads = pairs_in(dump), workers or default_workers()
+    pairs, threads, signed = pairs_in(dump), workers or default_workers(), dump.has("advantages")
+    corrections = {name: c for name, c in corrections.items() if signed or not c.needs_advantages}
     training = {name: pair_for(correction.mode, pairs).training for name, correction in corrections.items()}
     more = {"advantages"} if any(c.needs_advantages for c in corrections.values()) else set()
     reading = Reading(dump, {*training.values(), *more}, chunk_tokens, on_fault, steps, limit)

@@ -81,6 +81,13 @@ def test_a_rule_over_a_batch_takes_the_dump_or_each_step_as_one(tmp_path: Path) 
     assert {step: mask.removed for (step, _), mask in found.items()} == {None: 0, 0: 3, 1: 0}
 
 
+def test_without_advantages_there_is_no_mask_by_their_sign(dump: Path) -> None:
+    signed = {name: preset.correction for name, preset in PRESETS.items() if preset.correction.needs_advantages}
+    assert signed
+    found = mask_digests(ra.open_dump(dump), {**signed, "mine": RULE})
+    assert list(found) == [(None, "mine")]
+
+
 @pytest.mark.parametrize("options", [{"chunk_tokens": 40}, {"chunk_tokens": 7, "workers": 4}, {"workers": 1}])
 def test_neither_chunks_nor_workers_change_it(options: dict[str, int], dump: Path) -> None:
     corrections = {preset.name: preset.correction for preset in BY_DEFAULT}

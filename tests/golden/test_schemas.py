@@ -90,6 +90,11 @@ def test_what_a_later_tool_adds_to_saved_states_is_passed_over(dump: Path, tmp_p
     assert {**json.loads(after), "created": ""} == {**json.loads(before), "created": ""}
 
 
+def test_a_byte_order_mark_before_a_report_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_bytes(b"\xef\xbb\xbf" + PAST[0].read_bytes())
+    assert ra.read_report(tmp_path).to_json() == ra.read_report(PAST[0]).to_json()
+
+
 def test_a_newer_version_is_refused_in_a_line(golden: Path, tmp_path: Path) -> None:
     report = json.loads(PAST[0].read_text(encoding="utf-8"))
     report["schema"]["version"] = 2

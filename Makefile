@@ -6,14 +6,14 @@ PIP_INDEX ?=
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_INDEX) -c constraints.txt
 DEMO_OUT ?= out/demo
 
-.PHONY: demo test lint types layers unit reports clean
+.PHONY: demo test lint types layers golden unit reports goldens clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/rollout-audit analyze sample_data/grpo_run --out $(DEMO_OUT)
 	@echo
 	@echo "Pictures: $(DEMO_OUT)/plots/   Report: $(DEMO_OUT)/report.json"
 
-test: lint types layers unit
+test: lint types layers golden unit
 
 lint: $(VENV)/.tested
 	$(VENV)/bin/ruff check .
@@ -24,6 +24,20 @@ types: $(VENV)/.tested
 
 layers: $(VENV)/.tested
 	$(VENV)/bin/lint-imports
+
+# Its own gate, as a user calls it: the figures of every sample are those that were approved.
+golden: $(VENV)/.installed
+	@set -e; for file in sample_data/golden/*.json; do \
+		name=$$(basename $$file .json); \
+		echo "rollout-audit check sample_data/$$name --golden $$file"; \
+		$(VENV)/bin/rollout-audit check sample_data/$$name --golden $$file; \
+	done
+
+# Approves them anew, with the presets and tolerances of each file.
+goldens: $(VENV)/.installed
+	set -e; for file in sample_data/golden/*.json; do \
+		$(VENV)/bin/rollout-audit check sample_data/$$(basename $$file .json) --golden $$file --update --quiet; \
+	done
 
 unit: $(VENV)/.tested
 	$(VENV)/bin/pytest -n auto

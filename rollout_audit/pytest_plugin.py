@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,12 +29,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rollout_audit_check(request: pytest.FixtureRequest) -> Callable[..., CheckResult]:
     """A function `(dump, golden, **options)` that fails the test where a figure got worse or could not be compared.
 
+    `dump` is a path, text or `Path`, or several of them: files, folders, globs or URIs as on the command line.
+
     Options are those of `rollout_audit.check` and of `rollout_audit.open_dump`; tolerances and gates come from the
     project's settings file.
     """
     update = bool(request.config.getoption(UPDATE))
 
-    def _check(dump: Path, golden: Path, **options: Any) -> CheckResult:
+    def _check(dump: Path | Sequence[Path], golden: Path, **options: Any) -> CheckResult:
         __tracebackhide__ = True
         result = _held(dump, golden, {"update": update, **options})
         if result.exit_code:
@@ -44,14 +46,15 @@ def rollout_audit_check(request: pytest.FixtureRequest) -> Callable[..., CheckRe
     return _check
 
 
-def _held(dump: Path, golden: Path, options: dict[str, Any]) -> CheckResult:
+def _held(dump: Path | Sequence[Path], golden: Path, options: dict[str, Any]) -> CheckResult:
     from rollout_audit.dumps.dump import open_dump
     from rollout_audit.errors import RolloutAuditError
     from rollout_audit.golden.check import check
 
+    paths = [dump] if isinstance(dump, str | os.PathLike) else list(dump)
     try:
         reading = {name: options.pop(name) for name in OPENING if name in options}
-        return check(open_dump(dump, **reading), golden, dumps=[os.fspath(dump)], **options)
+        return check(open_dump(paths, **reading), golden, dumps=[os.fspath(path) for path in paths], **options)
     except RolloutAuditError as error:
         pytest.fail(f"{error}\nor run pytest with {UPDATE}" if _is_missing(golden) else str(error), pytrace=False)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from rollout_audit.audit.assemble import assemble
-from rollout_audit.audit.dialect import trainer_metrics
+from rollout_audit.audit.dialect import pooled_and_steps, trainer_metrics
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.quirks import with_trainer
 from rollout_audit.audit.report import Report
@@ -20,6 +20,7 @@ from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.upkeep import no_collection, one_torch_thread
 from rollout_audit.errors import UsageError
+from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["analyze"]
 
@@ -35,6 +36,7 @@ def analyze(
     sweep: bool | Grid = True,
     per_step_grid: bool = False,
     edges: bool = False,
+    logged_steps: bool = False,
     mode: Literal["decoupled", "bypass"] | None = None,
     on_fault: Literal["stop", "drop"] = "stop",
     steps: tuple[int | None, int | None] | None = None,
@@ -59,6 +61,7 @@ def analyze(
         sweep: whether to try some 2,700 thresholds as well, pooled over the dump; or the grid to try.
         per_step_grid: whether every step is tried by itself too.
         edges: whether to count the tokens and sequences that lie within rounding of a threshold (`Report.edges`).
+        logged_steps: whether to keep what the trainer would have logged of each step too (`Report.logged_steps`).
         mode: which training policy the report is about; decoupled where `old_log_probs` is recorded.
         on_fault: "stop" raises at the first faulty value, "drop" leaves faulty sequences out and lists them.
         steps: first step and the one after the last.
@@ -105,17 +108,21 @@ def analyze(
     if trainer is None:
         return report
     dialect, settings = configure(trainer, config or {})
-    logged = trainer_metrics(
-        dump,
-        trainer,
-        config or {},
-        on_fault=on_fault,
-        steps=steps,
-        limit=limit,
-        workers=workers,
-        chunk_tokens=chunk_tokens,
-    )
-    return with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))
+    how: dict[str, Any] = {
+        "on_fault": on_fault,
+        "steps": steps,
+        "limit": limit,
+        "workers": workers,
+        "chunk_tokens": chunk_tokens,
+    }
+    by_step: Mapping[int, Metrics] | None = None
+    if logged_steps:
+        logged, by_step = pooled_and_steps(dump, trainer, config or {}, **how)
+    else:
+        logged = trainer_metrics(dump, trainer, config or {}, **how)
+    found = with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))
+    found._logged_steps = by_step
+    return found
 
 
 def _with_asked(chosen: Sequence[Preset], asked: Sequence[Preset], reference: str) -> tuple[Preset, ...]:

@@ -30,7 +30,7 @@ from rollout_audit.statistics.population import Population
 from rollout_audit.statistics.scope import Evidence
 from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
 
-__all__ = ["trainer_metrics"]
+__all__ = ["pooled_and_steps", "trainer_metrics"]
 
 CPU = torch.device("cpu")
 
@@ -90,20 +90,50 @@ def trainer_metrics(
         ConfigError: the trainer itself would refuse the configuration.
         DumpError: the dump cannot be read as asked.
     """
-    dialect, settings = configure(trainer, config)
-    its = _Dialect(dump, dialect, settings, one_batch=not per_step)
-    reading = Reading(
-        dump,
-        fields=(its.pair.training, "advantages", "reward"),
-        chunk_tokens=chunk_tokens,
-        on_fault=on_fault,
-        steps=steps,
-        limit=limit,
-    )
-    batches = its.gather(reading, workers or default_workers(), FaultLog() if log is None else log)
+    how = _How(on_fault, steps, limit, workers, chunk_tokens)
+    batches = _gathered(dump, trainer, config, how, one_batch=not per_step, log=log)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
+
+
+def pooled_and_steps(
+    dump: Dump,
+    trainer: str,
+    config: ConfigSource,
+    *,
+    on_fault: OnFault = "stop",
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
+    workers: int | None = None,
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+) -> tuple[Metrics, dict[int, Metrics]]:
+    """`trainer_metrics` without and with `per_step`: one reading, two where a rule needs the order of a whole batch."""
+    how = _How(on_fault, steps, limit, workers, chunk_tokens)
+    whole = _gathered(dump, trainer, config, how, one_batch=True)
+    apart = _gathered(dump, trainer, config, how, one_batch=False) if whole.dialect.batch_rules else whole
+    return whole.metrics(None), {step: apart.metrics(step) for step in apart.steps}
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """Which rows are read, and how."""
+
+    on_fault: OnFault
+    steps: tuple[int | None, int | None] | None
+    limit: int | None
+    workers: int | None
+    chunk_tokens: int
+
+
+def _gathered(
+    dump: Dump, trainer: str, config: ConfigSource, how: _How, *, one_batch: bool, log: FaultLog | None = None
+) -> _Batches:
+    dialect, settings = configure(trainer, config)
+    its = _Dialect(dump, dialect, settings, one_batch=one_batch)
+    fields = (its.pair.training, "advantages", "reward")
+    reading = Reading(dump, fields, how.chunk_tokens, how.on_fault, how.steps, how.limit)
+    return its.gather(reading, how.workers or default_workers(), FaultLog() if log is None else log)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from rollout_audit.statistics.native import BANDS, CATASTROPHIC
 if TYPE_CHECKING:
     from rollout_audit.statistics.scope import Scope
 
-__all__ = ["correction_edges", "edge_cuts", "native_edges"]
+__all__ = ["ROUNDING_OF_SUMS", "correction_edges", "edge_cuts", "native_edges", "slack_of_cut"]
 
 ROUNDING_OF_SUMS = 1e-12
 """Of the sum of absolute terms: how far another chunk size or kernel may move a sum"""
@@ -59,7 +59,7 @@ def native_edges(scope: Scope) -> Edges:
         shares
         | {
             "catastrophic_fraction": _tokens_at(scope, [floor]),
-            "veto_fraction": _rows_at(scope.rows["min_d"], floor, _slack_of_cut(floor)),
+            "veto_fraction": _rows_at(scope.rows["min_d"], floor, slack_of_cut(floor)),
             "tokens_past_clamp": _tokens_at(scope, [-SAFETY_CLAMP, SAFETY_CLAMP]),
             "sequences_past_clamp": _rows_at(
                 np.abs(scope.rows["sum_d"]), SAFETY_CLAMP, ROUNDING_OF_SUMS * scope.rows["sum_abs_d"]
@@ -89,7 +89,7 @@ def _at_bounds(scope: Scope, weight: Weight) -> int:
     rows = scope.rows
     size = rows["valid_tokens"] if weight.level is Level.GEOMETRIC else np.ones_like(rows["valid_tokens"])
     x, slack = rows["sum_d"] / size, ROUNDING_OF_SUMS * rows["sum_abs_d"] / size
-    near = np.logical_or.reduce([np.abs(x - end) <= slack + _slack_of_cut(end) for end in ends], axis=0)
+    near = np.logical_or.reduce([np.abs(x - end) <= slack + slack_of_cut(end) for end in ends], axis=0)
     return int(rows["valid_tokens"][near].sum()) if ends else 0
 
 
@@ -109,7 +109,7 @@ def _row_near(scope: Scope, rule: Rule) -> NDArray[np.bool_]:
     values, slack = scope.row_statistic(rule), _slack_of_rows(scope.rows, rule)
     near: NDArray[np.bool_] = np.zeros(len(values), dtype=bool)
     for bound in bounds:
-        near |= np.abs(values - bound) <= slack + _slack_of_cut(bound)
+        near |= np.abs(values - bound) <= slack + slack_of_cut(bound)
     return near
 
 
@@ -132,11 +132,12 @@ def _rows_at(values: Array, bound: float, slack: Array | float) -> int:
 
 
 def _around(end: float) -> tuple[float, float]:
-    slack = _slack_of_cut(end)
+    slack = slack_of_cut(end)
     return end - slack, end + slack
 
 
-def _slack_of_cut(end: float) -> float:
+def slack_of_cut(end: float) -> float:
+    """How far from a cut a log-ratio still lies within rounding of it."""
     return ROUNDING_OF_CUTS * max(1.0, abs(end))
 
 

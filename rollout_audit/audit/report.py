@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from rollout_audit.audit.pictures import Pictures
+from rollout_audit.statistics.metrics import Metrics
 
 __all__ = [
     "SCHEMA_NAME",
@@ -48,7 +49,9 @@ Status = Literal["ok", "warn", "critical", "unmeasured"]
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    """Read from JSON, keys that a later tool has added are passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class SchemaTag(Strict):
@@ -386,7 +389,7 @@ class TrainerReport(Strict):
 class Report(Strict):
     """Everything one audit found. Every number is finite or null with a reason."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
     schema_tag: SchemaTag = Field(default_factory=SchemaTag, alias="schema")
     tool: ToolTag
@@ -419,6 +422,7 @@ class Report(Strict):
 
     _pictures: Callable[[], Pictures] | None = PrivateAttr(default=None)
     _edges: Mapping[tuple[int | None, str], Edges] | None = PrivateAttr(default=None)
+    _logged_steps: Mapping[int, Metrics] | None = PrivateAttr(default=None)
 
     @property
     def pictures(self) -> Pictures:
@@ -441,6 +445,19 @@ class Report(Strict):
         if self._edges is None:
             raise ValueError("this report was made without edges: analyze(…, edges=True) counts them")
         return self._edges
+
+    @property
+    def logged_steps(self) -> Mapping[int, Metrics]:
+        """step → what the trainer would have logged of it.
+
+        Raises:
+            ValueError: the audit had no trainer or was not asked for them, or the report was read from JSON.
+        """
+        if self._logged_steps is None:
+            raise ValueError(
+                "this report was made without them: analyze(…, trainer=NAME, logged_steps=True) keeps them"
+            )
+        return self._logged_steps
 
     def with_log(self, log: LogReport) -> Report:
         """The same report with a log compared (`compare_log`)."""

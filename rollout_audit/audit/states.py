@@ -48,7 +48,7 @@ OF_AUDIT = ("identical_columns", "configuration", "reward_value", "collapsed_pro
 QUIRK = "quirk:"
 """What findings on the trainer's own configuration begin with"""
 
-LENIENT = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=True)
+LENIENT = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=True)
 """Thresholds may be infinite"""
 
 Array = NDArray[np.float64]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,6 +32,10 @@ from rollout_audit.cli.options import (
 )
 from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
 from rollout_audit.cli.reference import check_one, say_config
+from rollout_audit.errors import ReportError
+
+if TYPE_CHECKING:
+    from rollout_audit.golden.check import CheckResult
 
 __all__ = ["CHECK_EPILOG", "check"]
 
@@ -121,46 +125,62 @@ def check(
     quiet: Quiet = False,
 ) -> None:
     """Hold a dump against a golden file: numbers as numbers, each with its tolerance and its direction."""
-    fields, span = parse_maps(field_map), parse_steps(steps)
-    gates = asked_gates(fail_on)
-    check_one(None, trainer, config)
-
-    from rollout_audit.dumps.dump import open_dump
-    from rollout_audit.golden.check import check as hold
-    from rollout_audit.golden.document import check_document, left_out
     from rollout_audit.golden.exports import parse_exports, write_exports
+
+    exports = parse_exports(several(export, "ROLLOUT_AUDIT_EXPORT"), golden)
+
+    def held() -> CheckResult:
+        fields, span = parse_maps(field_map), parse_steps(steps)
+        gates = asked_gates(fail_on)
+        check_one(None, trainer, config)
+
+        from rollout_audit.dumps.dump import open_dump
+        from rollout_audit.golden.check import check as hold
+
+        dump = open_dump(
+            dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
+        )
+        with progress(dump.total_rows, quiet=quiet) as advance:
+            return hold(
+                dump,
+                golden,
+                update=update,
+                expect_bitwise=expect_bitwise,
+                presets=parse_presets(presets) or None,
+                trainer=trainer,
+                config=config,
+                gates=gates,
+                mode=mode.value if mode else None,
+                on_fault=on_fault.value,
+                steps=span,
+                limit=limit,
+                device=device.value,
+                workers=workers,
+                chunk_tokens=chunk_tokens,
+                dumps=dumps,
+                on_progress=advance,
+            )
+
+    try:
+        result = held()
+    except Exception as error:
+        from rollout_audit.golden.check import stopped
+
+        for failure in write_exports(exports, stopped(golden, error))[1]:
+            say(f"error: {failure}")
+        raise
+
+    from rollout_audit.golden.document import check_document, held_as_null
     from rollout_audit.reports.terminal import emit
 
-    exports = parse_exports(several(export, "ROLLOUT_AUDIT_EXPORT"))
-    dump = open_dump(
-        dumps, field_map=fields, layout=layout, input_format=input_format, join=join, require_marker=require_marker
-    )
-    with progress(dump.total_rows, quiet=quiet) as advance:
-        result = hold(
-            dump,
-            golden,
-            update=update,
-            expect_bitwise=expect_bitwise,
-            presets=parse_presets(presets) or None,
-            trainer=trainer,
-            config=config,
-            gates=gates,
-            mode=mode.value if mode else None,
-            on_fault=on_fault.value,
-            steps=span,
-            limit=limit,
-            device=device.value,
-            workers=workers,
-            chunk_tokens=chunk_tokens,
-            dumps=dumps,
-            on_progress=advance,
-        )
-    written = write_exports(exports, result)
+    written, failures = write_exports(exports, result)
     say_config(trainer, config, quiet=quiet)
     emit(check_document(result, every=every), output.value if output else None)
     warn_of(result.findings, quiet=quiet)
-    for text in left_out(result):
+    for text in held_as_null(result):
         say(text, quiet=quiet)
     for file in [*([golden] if result.updated and golden else []), *written]:
         say(f"wrote {file}", quiet=quiet)
+    if failures:
+        raise ReportError("; ".join(failures))
     raise typer.Exit(result.exit_code)

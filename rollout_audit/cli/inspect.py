@@ -11,11 +11,14 @@ from rollout_audit.cli.options import (
     InputFormat,
     Join,
     Layout,
+    Limit,
     Maps,
     Output,
     RequireMarker,
+    Steps,
+    Workers,
 )
-from rollout_audit.cli.parsing import parse_maps
+from rollout_audit.cli.parsing import parse_maps, parse_steps
 
 __all__ = ["INSPECT_EPILOG", "inspect"]
 
@@ -23,6 +26,7 @@ INSPECT_EPILOG = """\b
 Examples:
   rollout-audit inspect run/dumps
   rollout-audit inspect 'run/step_*.parquet' --format json
+  rollout-audit inspect run/dumps --steps 100:110
 
 \b
 Exit codes:
@@ -39,11 +43,14 @@ def inspect(
     layout: Layout = None,
     join: Join = None,
     require_marker: RequireMarker = None,
+    steps: Steps = None,
+    limit: Limit = None,
     output: Output = None,
+    workers: Workers = None,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
 ) -> None:
     """Show files, fields and their mapping, counts, value ranges, faults and likely causes."""
-    fields = parse_maps(field_map)
+    fields, span = parse_maps(field_map), parse_steps(steps)
 
     from rollout_audit.audit.causes import causes_of_dump
     from rollout_audit.dumps.dump import open_dump
@@ -59,7 +66,9 @@ def inspect(
         join=join,
         require_marker=require_marker,
     )
-    inspection = inspect_dump(dump, chunk_tokens=chunk_tokens)
-    causes = causes_of_dump(dump, inspection.findings, chunk_tokens=chunk_tokens)
+    inspection = inspect_dump(dump, steps=span, limit=limit, chunk_tokens=chunk_tokens)
+    causes = causes_of_dump(
+        dump, inspection.findings, steps=span, limit=limit, chunk_tokens=chunk_tokens, workers=workers
+    )
     emit(inspection_document(inspection, causes), output.value if output else None)
     raise typer.Exit(1 if inspection.has_errors else 0)

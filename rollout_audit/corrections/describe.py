@@ -19,7 +19,7 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 
-__all__ = ["describe", "effective_intervals", "what_is_left_of_rejected"]
+__all__ = ["describe", "effective_intervals", "log_intervals", "what_is_left_of_rejected"]
 
 _RATIO_OF_LEVEL = {
     Level.TOKEN: "ρ of the token",
@@ -35,6 +35,20 @@ _RATIO_OF_AGGREGATION = {
     Aggregation.SEQ_MIN: "every ρ of the sequence",
     Aggregation.SEGMENT_MEAN: "geometric ratio of the segment",
     Aggregation.BATCH_MEAN: "geometric ratio of the batch",
+}
+_D_OF_LEVEL = {
+    Level.TOKEN: "d of the token",
+    Level.SEQUENCE: "sum of d over the sequence",
+    Level.GEOMETRIC: "mean d over the sequence",
+    Level.SEGMENT: "mean d over the segment",
+}
+_D_OF_AGGREGATION = {
+    Aggregation.TOKEN: "d of the token",
+    Aggregation.SEQ_SUM: "sum of d over the sequence",
+    Aggregation.SEQ_MEAN: "mean d over the sequence",
+    Aggregation.SEQ_MAX: "every d of the sequence",
+    Aggregation.SEQ_MIN: "every d of the sequence",
+    Aggregation.SEGMENT_MEAN: "mean d over the segment",
 }
 _WHERE = {
     Sign.ANY: "",
@@ -67,6 +81,19 @@ def effective_intervals(correction: Correction) -> list[str]:
     if weight.bound is not Bound.NONE:
         texts.append(f"{_RATIO_OF_LEVEL[weight.level]} {_weight_interval(weight)} in full")
     return texts + [_rule_interval(rule) + _conditions(rule) for rule in correction.all_rules]
+
+
+def log_intervals(correction: Correction) -> list[str]:
+    """The same for bounds on ratios in log units: trainers differ in which of the two a threshold is written in."""
+    weight = correction.applied_weight
+    texts = []
+    if weight.bound is not Bound.NONE:
+        texts.append(f"{_D_OF_LEVEL[weight.level]} {_log_interval(weight.lower, weight.upper)}")
+    for rule in correction.all_rules:
+        if rule.statistic in (Statistic.K1, Statistic.RATIO) and _binds_all(rule) and not rule.by_batch:
+            low, high = (rule.lower, rule.upper) if rule.statistic is Statistic.RATIO else _from_k1(rule)
+            texts.append(f"{_D_OF_AGGREGATION[rule.aggregation]} {_log_interval(low, high)}{_conditions(rule)}")
+    return texts
 
 
 def what_is_left_of_rejected(correction: Correction) -> str:
@@ -149,8 +176,23 @@ def _ratio_bounds(rule: Rule) -> str:
     if rule.statistic is Statistic.RATIO:
         lower = 0.0 if rule.lower is None else rule.lower
         return _interval(lower, math.inf if rule.upper is None else rule.upper)
-    lower = 0.0 if rule.upper is None else math.exp(-rule.upper)
-    return _interval(lower, math.inf if rule.lower is None else math.exp(-rule.lower))
+    low, high = _from_k1(rule)
+    return _interval(low or 0.0, math.inf if high is None else high)
+
+
+def _from_k1(rule: Rule) -> tuple[float | None, float | None]:
+    """Bounds on −log ρ as bounds on ρ."""
+    return (
+        None if rule.upper is None else math.exp(-rule.upper),
+        None if rule.lower is None else math.exp(-rule.lower),
+    )
+
+
+def _log_interval(lower: float | None, upper: float | None) -> str:
+    """Bounds on a ratio as bounds on its logarithm; a ratio of 0 is no bound."""
+    if not lower:
+        return "free" if upper is None else f"≤ {math.log(upper):.5g}"
+    return f"≥ {math.log(lower):.5g}" if upper is None else f"in [{math.log(lower):.5g}, {math.log(upper):.5g}]"
 
 
 def _token_ratios(statistic: Statistic, upper: float) -> str:

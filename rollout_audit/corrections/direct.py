@@ -30,6 +30,7 @@ from rollout_audit.errors import MissingFieldError
 
 __all__ = [
     "Applied",
+    "aggregated",
     "apply",
     "bounded_weight",
     "kept_tokens",
@@ -185,7 +186,7 @@ def rule_keeps(rule: Rule, tokens: Tokens, remaining: Tensor | None = None) -> T
     elif rule.aggregation is Aggregation.TOKEN:
         inside = _inside(token_statistic(rule, tokens), statistic_bounds(rule))
     else:
-        values = _aggregated(rule, part)
+        values = aggregated(rule, part)
         units = tokens.segment_lengths if rule.aggregation is Aggregation.SEGMENT_MEAN else tokens.lengths
         inside = spread(_inside(values, statistic_bounds(rule)), units)
     return inside if rule.sign is Sign.ANY else inside | ~_has_sign(rule, tokens)
@@ -263,7 +264,7 @@ _BY_ROW = {
 }
 
 
-def _aggregated(rule: Rule, tokens: Tokens) -> Tensor:
+def aggregated(rule: Rule, tokens: Tokens) -> Tensor:
     """[rows] or [segments] the statistic of each unit; an empty unit has the neutral element."""
     values = token_statistic(rule, tokens)
     if rule.aggregation is Aggregation.SEGMENT_MEAN:

@@ -192,8 +192,20 @@ class _Uids:
                 yield Finding("repeated_file", "warning", text, file, count=count)
 
 
-def inspect_dump(dump: Dump, *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> Inspection:
+def inspect_dump(
+    dump: Dump,
+    *,
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+) -> Inspection:
     """Read the whole dump once and say what it holds; collects every fault and stops at none.
+
+    Args:
+        dump: what `open_dump` returned.
+        steps: first step and the one after the last; files without a row of them are left out.
+        limit: number of rows from the start of the dump.
+        chunk_tokens: tokens that one unit of work holds.
 
     Raises:
         UnreadableFileError: damaged data.
@@ -202,7 +214,7 @@ def inspect_dump(dump: Dump, *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> Ins
     tallies = [_FileTally() for _ in dump.infos]
     ranges = {name: _RangeTally() for name in LOG_PROB_FIELDS if dump.has_any(name)}
     uids = _Uids()
-    selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, "drop")
+    selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, "drop", steps, limit)
     for checked in read_checked(dump, selection, dump.parts()):
         chunk, file = checked.chunk, dump.infos[checked.chunk.file].file.name
         log.add(file, checked.faults, chunk.row_numbers)
@@ -215,7 +227,12 @@ def inspect_dump(dump: Dump, *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> Ins
                 tally.add(values[chunk.response_mask])
     told = {finding.file for finding in log.findings(dump.names) if finding.kind == "repeated_file"}
     log.notes.update(uids.findings(told), _emptiness(dump, log))
-    files = tuple(_file(info, tally, log) for info, tally in zip(dump.infos, tallies, strict=True))
+    in_part = steps is not None or limit is not None
+    files = tuple(
+        _file(info, tally, log, in_part=in_part)
+        for info, tally in zip(dump.infos, tallies, strict=True)
+        if not in_part or info.file.name in log.rows
+    )
     results = tuple(tally.result(name) for name, tally in ranges.items())
     return Inspection(files, results, log.findings(dump.names))
 
@@ -228,7 +245,7 @@ def _emptiness(dump: Dump, log: FaultLog) -> list[Finding]:
     return []
 
 
-def _file(info: FileInfo, tally: _FileTally, log: FaultLog) -> FileInspection:
+def _file(info: FileInfo, tally: _FileTally, log: FaultLog, *, in_part: bool) -> FileInspection:
     first, last = tally.steps or (None, None)
     name = info.file.name
     used = {mapped.column for mapped in info.fields.values()}
@@ -236,7 +253,7 @@ def _file(info: FileInfo, tally: _FileTally, log: FaultLog) -> FileInspection:
         name=name,
         format=info.file.format,
         size=info.file.size,
-        rows=info.rows,
+        rows=log.rows[name] if in_part else info.rows,
         empty_rows=tally.empty_rows,
         row_groups=len(info.row_groups),
         tokens=log.tokens.get(name, 0),

@@ -6,23 +6,24 @@ What needs torch is loaded when an audit begins: a missing file and bitwise agre
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 from rollout_audit.audit.bitwise import FirstDifference, first_difference
 from rollout_audit.audit.report import FindingReport, Report
-from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET
+from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS, REFERENCE_PRESET
 from rollout_audit.dumps.digest import with_content_digests
 from rollout_audit.dumps.dump import Dump
-from rollout_audit.errors import OldGoldenError, UsageError, suggest
-from rollout_audit.golden.compare import Comparison, compare
+from rollout_audit.errors import OldGoldenError, ReportError, RolloutAuditError, UsageError, suggest
+from rollout_audit.golden.compare import Comparison, Mask, compare, compare_masks, rank
 from rollout_audit.golden.figures import Figure, FigureKey, figures_of
 from rollout_audit.golden.model import Golden, golden_of, read_golden, write_golden
 from rollout_audit.golden.run import TrainerRun, recorded_run, trainer_run
 from rollout_audit.golden.settings import gates_of, settings, tolerances_of
-from rollout_audit.golden.tolerances import is_logged, tolerances_for
+from rollout_audit.golden.tolerances import MASK, is_logged, tolerances_for
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rollout_audit.audit.selection import ConfigSource
     from rollout_audit.statistics.metrics import Metrics
 
-__all__ = ["CheckResult", "check"]
+__all__ = ["CheckResult", "check", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,20 @@ class CheckResult:
     bitwise: FirstDifference | None = None
     bitwise_asked: bool = False
     updated: bool = False
-    left_out: Mapping[str, str] | None = None
+    nulls: Mapping[str, str] | None = None
     """after an update: figures without a value → why"""
     golden_lines: Mapping[str, int] | None = None
     """figure → its line in the golden file, for annotations"""
     findings: Sequence[FindingReport] = ()
     """what reading the dump found"""
+    stopped: str | None = None
+    """why nothing could be checked, for outputs that are written all the same"""
 
     @property
     def exit_code(self) -> int:
         """0 the same or better, 1 something got worse or a gate failed, 2 something could not be compared."""
+        if self.stopped is not None:
+            return 2
         verdicts = set() if self.updated else {row.verdict for row in self.rows}
         gates = {gate.verdict for gate in self.gates}
         if "worse" in verdicts or "failed" in gates or self.bitwise is not None:
@@ -65,6 +70,21 @@ class CheckResult:
 
     def count(self, verdict: str) -> int:
         return sum(row.verdict == verdict for row in self.rows)
+
+    @property
+    def nulls_as_approved(self) -> int:
+        """Figures among the same ones that have no value, as when the file was written."""
+        return sum(row.verdict == "same" and row.expected is None for row in self.rows)
+
+
+def stopped(golden: str | os.PathLike[str] | None, error: Exception) -> CheckResult:
+    """The result of a check that an error ended: outputs for machines carry its one line."""
+    text = " ".join(str(error).split())
+    known = isinstance(error, RolloutAuditError)
+    return CheckResult(
+        None if golden is None else os.fspath(golden),
+        stopped=text if known else f"internal error: {type(error).__name__}: {text}",
+    )
 
 
 class Selection(TypedDict, total=False):
@@ -77,8 +97,8 @@ class Selection(TypedDict, total=False):
     chunk_tokens: int
 
 
-OF_TRAINER_METRICS = ("on_fault", "steps", "limit", "workers", "chunk_tokens")
-"""Without the mode: a trainer's own correction says which policies it compares"""
+OF_MASKS = ("on_fault", "steps", "limit", "workers", "chunk_tokens")
+"""Without the mode: a correction says which policies it compares"""
 
 
 class Reading(Selection, total=False):
@@ -136,8 +156,11 @@ def check(
     found = CheckResult(None, bitwise=bitwise, bitwise_asked=expect_bitwise)
     if golden is None and not conditions:
         return found
+    command = shlex.join(["rollout-audit", "check", *dumps, "--golden", str(golden)])
     run = recorded_run(old, str(golden)) if own is None and old is not None else own
-    audited = _audited(dump, _presets(presets, old, run), run, conditions, reading)
+    audited = _audited(dump, _presets(presets, old, run, command), run, conditions, reading)
+    if golden is not None:
+        audited = replace(audited, masks=_masks(dump, audited, reading))
     found = replace(found, gates=audited.gates, findings=audited.report.findings)
     return found if golden is None else _against(golden, old, audited, found, asked, update=update)
 
@@ -146,26 +169,43 @@ def check(
 class _Audited:
     report: Report
     run: TrainerRun | None
-    logged: Mapping[int, Metrics]
-    """step → what the trainer of the run would have logged"""
+    presets: Sequence[str]
     gates: Sequence[GateResult]
+    masks: Mapping[FigureKey, Mask] = field(default_factory=dict)
+
+    @property
+    def logged(self) -> Mapping[int, Metrics]:
+        """step → what the trainer of the run would have logged"""
+        return {} if self.run is None else self.report.logged_steps
 
 
 def _audited(
     dump: Dump, presets: Sequence[str], run: TrainerRun | None, gates: Sequence[Gate], reading: Reading
 ) -> _Audited:
     from rollout_audit.audit.analyze import analyze
-    from rollout_audit.audit.dialect import trainer_metrics
     from rollout_audit.audit.gates import check_names, judge_gates
 
-    own = {} if run is None else {"trainer": run.trainer, "config": run.settings}
+    own = {} if run is None else {"trainer": run.trainer, "config": run.settings, "logged_steps": True}
     check_names(gates, [*([] if run is None else [run.preset]), *presets])
     report = analyze(with_content_digests(dump), presets=presets, sweep=False, edges=True, **own, **reading)  # type: ignore[arg-type]
-    logged: Mapping[int, Metrics] = {}
-    if run is not None and len(report.steps) > 1:
-        how = {name: value for name, value in reading.items() if name in OF_TRAINER_METRICS}
-        logged = trainer_metrics(dump, run.trainer, run.settings, per_step=True, **how)  # type: ignore[call-overload]
-    return _Audited(report, run, logged, judge_gates(gates, report))
+    return _Audited(report, run, presets, judge_gates(gates, report))
+
+
+def _masks(dump: Dump, audited: _Audited, reading: Reading) -> dict[FigureKey, Mask]:
+    """Of each correction of the report; of its reference by step too, as its figures are."""
+    from rollout_audit.audit.masks import mask_digests
+    from rollout_audit.audit.selection import named_presets
+
+    run, report = audited.run, audited.report
+    own = (None, None) if run is None else (run.trainer, run.settings)
+    corrections = {preset.name: preset.correction for preset in named_presets(audited.presets, *own)}
+    per_step = [report.settings.reference] if len(report.steps) > 1 else []
+    how = {name: value for name, value in reading.items() if name in OF_MASKS}
+    found = mask_digests(dump, corrections, per_step=per_step, **how)  # type: ignore[arg-type]
+    keys = {
+        (step, name): FigureKey(name, f"kept.{MASK}", "pooled" if step is None else str(step)) for step, name in found
+    }
+    return {keys[place]: mask for place, mask in found.items()}
 
 
 def _against(
@@ -179,16 +219,16 @@ def _against(
 ) -> CheckResult:
     config = None if audited.run is None else audited.run.settings
     recorded = {} if old is None else old.tolerances
-    new, left_out = golden_of(audited.report, recorded, asked, config, audited.logged)
+    new = golden_of(audited.report, recorded, asked, config, audited.logged, audited.masks)
     if update:
         write_golden(new, golden)
     return replace(
         found,
         golden=os.fspath(golden),
         rows=[] if old is None else _rows(old, audited, asked),
-        notes=[*([] if old is None else [*_other_dump(old, new), *_other_settings(old, new)]), *_unlogged(new, asked)],
+        notes=[*([] if old is None else _remarks(old, new)), *_unlogged(new, asked)],
         updated=update,
-        left_out=left_out if update else None,
+        nulls=new.nulls if update else None,
         golden_lines=_lines(golden),
     )
 
@@ -197,17 +237,37 @@ def _selection(reading: Reading) -> Selection:
     return cast("Selection", {name: value for name, value in reading.items() if name in Selection.__annotations__})
 
 
-def _presets(asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:
+def _presets(
+    asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None, command: str
+) -> list[str]:
     """The golden file's reference stays the reference, whatever is added before it; a run's own comes before all."""
     recorded = _recorded_presets(old) if old is not None else [] if run is not None else [REFERENCE_PRESET]
     named = [preset.name for preset in BY_DEFAULT] if asked == "all" else asked
     names = list(dict.fromkeys(named or recorded))
+    if not named:
+        _check_recorded(names, command)
     return sorted(names, key=lambda name: name not in recorded[:1])
 
 
 def _recorded_presets(old: Golden) -> list[str]:
     """Those with a name of their own."""
     return [name for name in old.settings.presets if name != f"{old.settings.trainer}-config"]
+
+
+def _check_recorded(names: Sequence[str], command: str) -> None:
+    """Presets may have been renamed since, or the file edited.
+
+    Raises:
+        ReportError: a preset that is not known.
+    """
+    gone = [name for name in names if name not in PRESETS]
+    if gone:
+        file = shlex.split(command)[-1]
+        left = ",".join(name for name in names if name in PRESETS) or REFERENCE_PRESET
+        raise ReportError(
+            f"{file}: its preset {gone[0]!r} is not known{suggest(gone[0], PRESETS)}; "
+            f"write the file anew with: {command} --presets {left} --update"
+        )
 
 
 def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) -> Golden | None:
@@ -223,9 +283,16 @@ def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) 
 
 
 def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:
-    expected = {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
-    tolerances = tolerances_for({key.name for key in expected}, old.tolerances, asked)
-    return compare(expected, figures_of(audited.report, audited.logged), tolerances, old.tolerances)
+    expected = {FigureKey.parse(text): Figure(None, reason) for text, reason in old.nulls.items()}
+    expected |= {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
+    masks = {FigureKey.parse(text): mask for text, mask in old.masks.items()}
+    tolerances = tolerances_for({key.name for key in (*expected, *masks)}, old.tolerances, asked)
+    figures = compare(expected, figures_of(audited.report, audited.logged), tolerances, old.tolerances)
+    return sorted([*figures, *compare_masks(masks, audited.masks, tolerances)], key=rank)
+
+
+def _remarks(old: Golden, new: Golden) -> list[str]:
+    return [*_other_dump(old, new), *_other_settings(old, new), *old.remarks]
 
 
 def _other_dump(old: Golden, new: Golden) -> list[str]:
@@ -261,6 +328,6 @@ def _unlogged(new: Golden, asked: Mapping[str, Mapping[str, object]]) -> list[st
 
 def _lines(golden: str | os.PathLike[str]) -> dict[str, int]:
     """figure → its line, counted from 1; figures stand one a line."""
-    lines = Path(golden).read_text(encoding="utf-8").splitlines()
+    lines = Path(golden).read_text(encoding="utf-8-sig").splitlines()
     found = ((line.strip().partition('": ')[0].removeprefix('"'), number) for number, line in enumerate(lines, 1))
     return {key: number for key, number in found if "@" in key}

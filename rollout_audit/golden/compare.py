@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, cast
 
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.golden.figures import Figure, FigureKey
 from rollout_audit.golden.tolerances import Tolerance, default_tolerance, is_counted
 
-__all__ = ["VERDICTS", "Comparison", "Verdict", "compare"]
+__all__ = ["VERDICTS", "Comparison", "Mask", "Verdict", "compare", "compare_masks", "rank"]
 
 Number = float | int | None
 Verdict = Literal["worse", "unmeasured", "better", "new", "same"]
@@ -19,6 +20,9 @@ VERDICTS: tuple[Verdict, ...] = ("worse", "unmeasured", "better", "new", "same")
 """Worst first"""
 WHOLE = 1e-6
 """Of one token or sequence: more than the rounding of a share, less than any that is there"""
+OTHER_TOKENS = "as many, but other tokens"
+OTHER_ROWS = "none either, but the responses or their masks are others"
+LARGEST = int(sys.float_info.max)
 ABSENT = Figure(None, "no longer there")
 
 
@@ -37,6 +41,8 @@ class Comparison:
     """which way is worse"""
     verdict: Verdict
     note: str = ""
+    still_null: bool = False
+    """null for the reason that it was approved with"""
 
     @property
     def failed(self) -> bool:
@@ -44,7 +50,20 @@ class Comparison:
 
     @property
     def changed(self) -> bool:
-        return self.verdict != "same" or bool(self.note)
+        return self.verdict != "same" or (bool(self.note) and not self.still_null)
+
+
+class Mask(Protocol):
+    """Which tokens a correction leaves, as a golden file and an audit tell it (`audit.masks.MaskDigest`)."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def removed(self) -> int: ...
+    @property
+    def edge(self) -> int: ...
+    @property
+    def beside_edge(self) -> str: ...
 
 
 def compare(
@@ -56,7 +75,8 @@ def compare(
     """Hold each figure against what is expected of it, worst first.
 
     Args:
-        expected: from the golden file; every one of them must be there and be a number.
+        expected: from the golden file; every one of them must be there and be a number, or null still where it was
+            approved as null, with its reason.
         got: of the report; metrics and subjects that nothing is expected of are `new`, unless they have no value
             either. A figure whose metric the golden file has in another scope is missing from it: `unmeasured`.
         tolerances: metric → what it may do; metrics without one get the default.
@@ -71,16 +91,55 @@ def compare(
             rows.append(Comparison(key, None, value, None, None, direction, "unmeasured", "not in the golden file"))
         else:
             rows.append(Comparison(key, None, value, None, None, direction, "new"))
-    return sorted(rows, key=_rank)
+    return sorted(rows, key=rank)
+
+
+def compare_masks(
+    expected: Mapping[FigureKey, Mask], got: Mapping[FigureKey, Mask], tolerances: Mapping[str, Tolerance]
+) -> list[Comparison]:
+    """Hold the tokens that each correction leaves against those that are expected, worst first.
+
+    Every token counts, but for those within rounding of a threshold. Fewer removed tokens are better, more are worse,
+    others are worse; a tolerance, in tokens, looks at their number alone. A golden file without masks expects none.
+    """
+    subjects = {key.subject for key in expected}
+    rows = [_mask_row(key, was, got.get(key), _of(key, tolerances)) for key, was in expected.items()]
+    for key in (key for key in got if key not in expected):
+        verdict, note = ("unmeasured", "not in the golden file") if key.subject in subjects else ("new", "")
+        direction = _of(key, tolerances).direction
+        rows.append(Comparison(key, None, got[key].removed, None, None, direction, cast("Verdict", verdict), note))
+    return sorted(rows, key=rank)
+
+
+def _mask_row(key: FigureKey, was: Mask, now: Mask | None, tolerance: Tolerance) -> Comparison:
+    if now is None:
+        note = f"now: {_value(ABSENT)}"
+        return Comparison(key, was.removed, None, None, None, tolerance.direction, "unmeasured", note)
+    allowed = tolerance.atol + tolerance.rtol * was.removed
+    difference, edge = now.removed - was.removed, max(was.edge, now.edge)
+    verdict, note = _within(abs(difference) <= allowed) if allowed else (None, "")
+    if was.digest == now.digest:
+        verdict = "same"
+    elif verdict is None and edge and was.beside_edge == now.beside_edge:
+        verdict, note = "same", f"edge-sensitive: other tokens only among {edge} within rounding of a threshold"
+    elif verdict is None and difference:
+        verdict = "worse" if _is_worse(was.removed, now.removed, tolerance.direction) else "better"
+    elif verdict is None:
+        verdict, note = "worse", OTHER_TOKENS if now.removed else OTHER_ROWS
+    return Comparison(key, was.removed, now.removed, difference, allowed, tolerance.direction, verdict, note)
 
 
 def _row(key: FigureKey, expected: Figure, got: Figure, tolerance: Tolerance) -> Comparison:
     was, now = _measured(expected.value), _measured(got.value)
+    if expected.value is None and expected.reason and got.value is None and got is not ABSENT:
+        still = got.reason in (expected.reason, "")
+        note = expected.reason if still else f"null now: {got.reason}; in the golden file: {expected.reason}"
+        return Comparison(key, None, None, None, None, tolerance.direction, "same", note, still)
     if was is None or now is None:
         side = f"in the golden file: {_value(expected)}" if was is None else f"now: {_value(got)}"
         return Comparison(key, was, now, None, None, tolerance.direction, "unmeasured", side)
     allowed = tolerance.atol + tolerance.rtol * abs(was)
-    difference = now - was
+    difference = max(-sys.float_info.max, min(now - was, sys.float_info.max))
     exact = is_counted(key.name) and allowed == 0
     verdict, note = _count(was, now, expected, got) if exact else _within(abs(difference) <= allowed)
     if verdict is None:
@@ -116,20 +175,25 @@ def _is_worse(was: float, now: float, direction: str) -> bool:
 
 
 def _measured(value: Number) -> Number:
-    return value if value is not None and math.isfinite(value) else None
+    return value if value is not None and not _is_past_float(value) and math.isfinite(value) else None
+
+
+def _is_past_float(value: float | int) -> bool:
+    """Whole numbers of any length stand in JSON."""
+    return isinstance(value, int) and abs(value) > LARGEST
 
 
 def _value(figure: Figure) -> str:
     if figure.value is None:
         return f"null ({figure.reason})" if figure.reason else "null"
-    return str(figure.value)
+    return "past the largest float64" if _is_past_float(figure.value) else str(figure.value)
 
 
 def _of(key: FigureKey, tolerances: Mapping[str, Tolerance]) -> Tolerance:
     return tolerances[key.name] if key.name in tolerances else default_tolerance(key.name)
 
 
-def _rank(row: Comparison) -> tuple[object, ...]:
+def rank(row: Comparison) -> tuple[object, ...]:
     """By verdict, then how far past the tolerance, then by name."""
     past = 0.0 if row.difference is None else abs(row.difference) / (row.tolerance or _smallest(row))
     return VERDICTS.index(row.verdict), -past, natural_key(str(row.key))

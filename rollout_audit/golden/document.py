@@ -10,7 +10,7 @@ from rollout_audit.golden.compare import VERDICTS, Comparison
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 
-__all__ = ["check_document", "check_headline", "left_out", "record"]
+__all__ = ["check_document", "check_headline", "held_as_null", "record"]
 
 STATUS = {0: "ok", 1: "critical", 2: "unmeasured"}
 DIRECTIONS = {
@@ -34,9 +34,13 @@ def check_document(result: CheckResult, *, every: bool = False) -> Document:
 
 def check_headline(result: CheckResult) -> str:
     """The outcome in one sentence."""
+    if result.stopped is not None:
+        return f"could not tell: {result.stopped}"
     parts = []
     if result.golden is not None and not (result.updated and not result.rows):
-        parts.append(", ".join(f"{result.count(v)} {v}" for v in VERDICTS if result.count(v) or v == "same"))
+        counts = ", ".join(f"{result.count(v)} {v}" for v in VERDICTS if result.count(v) or v == "same")
+        nulls = result.nulls_as_approved
+        parts.append(f"{counts}, {nulls} of them null as approved" if nulls else counts)
     if result.updated:
         parts.append("golden file written")
     if result.bitwise_asked:
@@ -47,14 +51,14 @@ def check_headline(result: CheckResult) -> str:
     return f"{'; '.join(parts)}."
 
 
-def left_out(result: CheckResult) -> list[str]:
-    """One line for each figure that an update could not record, whatever the number of steps that lack it."""
+def held_as_null(result: CheckResult) -> list[str]:
+    """One line for each figure that an update found no value of, whatever the number of steps that lack it."""
     lacking: dict[tuple[str, str], list[str]] = {}
-    for key, reason in (result.left_out or {}).items():
+    for key, reason in (result.nulls or {}).items():
         name, _, scope = key.rpartition("@")
         lacking.setdefault((name, reason), []).append(scope)
     return [
-        f"left out, no value: {name}@{scopes[0]}{f' and {len(scopes) - 1} more' if scopes[1:] else ''} ({reason})"
+        f"no value, held as null: {name}@{scopes[0]}{f' and {len(scopes) - 1} more' if scopes[1:] else ''} ({reason})"
         for (name, reason), scopes in lacking.items()
     ]
 
@@ -82,6 +86,7 @@ def _tree(result: CheckResult, shown: Sequence[Comparison]) -> Mapping[str, obje
         "exit_code": result.exit_code,
         "headline": check_headline(result),
         "golden": result.golden,
+        "error": result.stopped,
         "notes": list(result.notes),
         "counts": {verdict: result.count(verdict) for verdict in VERDICTS},
         "gates": [{"gate": g.gate.text, "verdict": g.verdict, "value": g.value, "text": g.text} for g in result.gates],

@@ -50,7 +50,12 @@ def _case(row: Comparison) -> ET.Element:
 
 
 def _other_cases(result: CheckResult) -> list[ET.Element]:
-    """Gates, and the promise of bitwise agreement."""
+    """What stopped the check; else gates, and the promise of bitwise agreement."""
+    if result.stopped is not None:
+        cases = [case := _named("input", "can be checked")]
+        text = printable(result.stopped)
+        ET.SubElement(case, "error", {"type": "stopped", "message": text}).text = text
+        return cases
     tags = {"failed": "failure", "unmeasured": "error", "warning": "system-out"}
     cases = []
     for gate in result.gates:

@@ -9,19 +9,20 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from rollout_audit.audit.report import Report
 from rollout_audit.dumps.naming import natural_key
-from rollout_audit.errors import OldGoldenError, ReportError
-from rollout_audit.golden.figures import figures_of
-from rollout_audit.golden.tolerances import Tolerance, tolerances_for
+from rollout_audit.errors import OldGoldenError, ReportError, suggest
+from rollout_audit.golden.compare import Mask
+from rollout_audit.golden.figures import FigureKey, figures_of
+from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold, tolerances_for
 from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of", "read_golden", "update_command", "write_golden"]
@@ -32,16 +33,23 @@ OLDEST_READ = 1
 """Older files are refused, with the command that makes them anew"""
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+NO_REASON = "no value"
+MOST = 2**53
+"""No count is greater"""
 
 
-class GoldenTag(Strict):
+class Readable(BaseModel):
+    """Keys that a later tool has added are passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class GoldenTag(Readable):
     name: str = GOLDEN_SCHEMA
     version: int = GOLDEN_VERSION
 
 
-class GoldenSettings(Strict):
+class GoldenSettings(Readable):
     """How the dump was read, as far as figures depend on it."""
 
     mode: Literal["decoupled", "bypass"]
@@ -59,10 +67,31 @@ ADDED_SETTINGS = ("trainer", "config")
 """Left out where they are null: files without them stay as they are"""
 
 
-class Golden(Strict):
+class GoldenMask(Readable):
+    """The tokens that one correction leaves of the dump or of a step."""
+
+    digest: str = Field(description="over what becomes of every position of every response, in the order of the files")
+    removed: int = Field(ge=0, le=MOST, description="valid tokens that it takes out")
+    edge: int = Field(default=0, ge=0, le=MOST, description="valid tokens within rounding of a threshold")
+    other: str | None = Field(default=None, description="the digest with those left open, where there are any")
+
+    @property
+    def beside_edge(self) -> str:
+        return self.digest if self.other is None else self.other
+
+    @classmethod
+    def of(cls, mask: Mask) -> GoldenMask:
+        other = mask.beside_edge if mask.edge else None
+        return cls(digest=mask.digest, removed=mask.removed, edge=mask.edge, other=other)
+
+
+ADDED_SECTIONS = ("masks", "nulls")
+
+
+class Golden(Readable):
     """What a dump gave when it was last approved."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, strict=True)
 
     schema_tag: GoldenTag = Field(default_factory=GoldenTag, alias="schema")
     digest: str = Field(description="SHA-256 over the names and digests of all files")
@@ -71,16 +100,31 @@ class Golden(Strict):
     figures: dict[str, float | int | None] = Field(
         min_length=1, description="[PAIR, PRESET or TRAINER:]METRIC@pooled or @STEP → value"
     )
-    edges: dict[str, int] = Field(
+    edges: dict[str, Annotated[int, Field(ge=0, le=MOST)]] = Field(
         default_factory=dict, description="figure that counts → how many lie within rounding of its threshold"
     )
+    nulls: dict[str, str] = Field(
+        default_factory=dict, description="figure that could not be computed → why; a number instead does not pass"
+    )
+    masks: dict[str, GoldenMask] = Field(
+        default_factory=dict, description="PRESET:kept.mask@pooled or @STEP → which tokens it leaves"
+    )
     tolerances: dict[str, Tolerance] = Field(description="metric → how far it may move, and which way is worse")
+
+    _remarks: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was passed over in the part that people edit."""
+        return self._remarks
 
     def to_text(self) -> str:
         """JSON, one figure a line, keys sorted with numbers as numbers."""
         tree = self.model_dump(by_alias=True)
         given = tree["settings"].items()
         tree["settings"] = {name: value for name, value in given if value is not None or name not in ADDED_SETTINGS}
+        tree["masks"] = {key: _short(mask) for key, mask in tree["masks"].items()}
+        tree = {name: value for name, value in tree.items() if value or name not in ADDED_SECTIONS}
         sections = ",\n".join(f" {json.dumps(name)}: {_section(tree[name])}" for name in sorted(tree))
         return f"{{\n{sections}\n}}\n"
 
@@ -95,8 +139,9 @@ def golden_of(
     asked: Mapping[str, Mapping[str, object]],
     config: Mapping[str, Any] | None = None,
     logged: Mapping[int, Metrics] | None = None,
-) -> tuple[Golden, dict[str, str]]:
-    """The golden file of a report whose digests are over contents, and the figures left out as null with the reason.
+    masks: Mapping[FigureKey, Mask] | None = None,
+) -> Golden:
+    """The golden file of a report whose digests are over contents.
 
     Args:
         report: made with edges.
@@ -104,19 +149,21 @@ def golden_of(
         asked: those of the settings, which come first.
         config: settings of the report's trainer, where it has one.
         logged: step → what that trainer would have logged of it.
+        masks: which tokens the corrections leave.
     """
-    figures = figures_of(report, logged)
+    figures, left = figures_of(report, logged), masks or {}
     measured = {key: figure for key, figure in figures.items() if figure.value is not None}
     digests = {file.name: file.digest for file in report.inputs}
-    golden = Golden(
+    return Golden(
         digest=_joint_digest(digests),
         digests=digests,
         settings=settings_of(report, config),
         figures={str(key): figure.value for key, figure in measured.items()},
         edges={str(key): figure.edge for key, figure in measured.items() if figure.edge},
-        tolerances=tolerances_for({key.name for key in measured}, recorded, asked),
+        nulls={str(key): figure.reason or NO_REASON for key, figure in figures.items() if figure.value is None},
+        masks={str(key): GoldenMask.of(mask) for key, mask in left.items()},
+        tolerances=tolerances_for({key.name for key in (*measured, *left)}, recorded, asked),
     )
-    return golden, {str(key): figure.reason for key, figure in figures.items() if figure.value is None}
 
 
 def settings_of(report: Report, config: Mapping[str, Any] | None = None) -> GoldenSettings:
@@ -150,11 +197,18 @@ def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) 
             f"{path}: golden version {version} is no longer read; make it anew with: {update_command(dumps, path)}"
         )
     try:
-        return Golden.model_validate(tree)
+        golden = Golden.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ReportError(f"{path}: damaged golden file, {where}: {first['msg']}; mend or delete it") from error
+    golden._remarks = tuple(_passed_over(tree["tolerances"]))
+    for key, edge in golden.edges.items():
+        if (name := FigureKey.parse(key).name) in METRICS and not has_threshold(name):
+            raise ReportError(
+                f"{path}: damaged golden file, edges.{key} = {edge}: {name} has no threshold; delete that line"
+            )
+    return golden
 
 
 def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
@@ -181,9 +235,22 @@ def update_command(dumps: Sequence[str], path: str | os.PathLike[str]) -> str:
     return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), "--update"])
 
 
+def _passed_over(tolerances: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    known = Tolerance.model_fields
+    for metric, table in tolerances.items():
+        for key in (key for key in table if key not in known):
+            yield f"tolerances.{metric}.{key!r} of the golden file is not known and does nothing{suggest(key, known)}"
+
+
 def _load(file: Path, command: str) -> dict[str, Any]:
+    """Editors of some systems begin a file with a byte order mark."""
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_each_once)
+    except _TwiceError as error:
+        raise ReportError(
+            f"{file}: damaged golden file, {error.args[0]!r} stands there twice; delete one of the two, "
+            f"or write it anew with: {command}"
+        ) from None
     except FileNotFoundError:
         raise ReportError(f"{file}: no such golden file; write it with: {command}") from None
     except (OSError, ValueError) as error:
@@ -193,12 +260,30 @@ def _load(file: Path, command: str) -> dict[str, Any]:
     return tree
 
 
+class _TwiceError(Exception):
+    """A key that an object holds twice, as after a merge."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _TwiceError(key)
+        found[key] = value
+    return found
+
+
 def _section(value: object) -> str:
     if not isinstance(value, dict) or not value:
         return json.dumps(value)
     keys = sorted(value, key=lambda key: natural_key(str(key)))
     lines = ",\n".join(f"  {_inline(key)}: {_inline(value[key])}" for key in keys)
     return f"{{\n{lines}\n }}"
+
+
+def _short(mask: Mapping[str, object]) -> Mapping[str, object]:
+    """Without what is said of edges where nothing lies at one."""
+    return {name: value for name, value in mask.items() if value or name == "removed"}
 
 
 def _inline(value: object) -> str:

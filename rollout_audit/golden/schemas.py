@@ -25,7 +25,7 @@ def sweep_row_schema() -> dict[str, Any]:
     kinds |= {**dict.fromkeys(COLUMNS, float), "exact": bool}
     fields: dict[str, Any] = {name: (kind | None, ...) for name, kind in kinds.items()}
     fields |= {f"{name}_error": (float | None, None) for name in COLUMNS}  # there where some point is not exact
-    row = create_model("SweepRow", __config__=ConfigDict(extra="forbid"), __doc__="One row of sweep.parquet.", **fields)
+    row = create_model("SweepRow", __config__=ConfigDict(extra="ignore"), __doc__="One row of sweep.parquet.", **fields)
     schema: dict[str, Any] = row.model_json_schema()
     return schema
 

@@ -45,6 +45,8 @@ def remarks(result: CheckResult) -> list[Remark]:
 
 
 def _remarks(result: CheckResult) -> Iterator[Remark]:
+    if result.stopped is not None:
+        yield Remark("error", "nothing was checked", result.stopped)
     if result.bitwise is not None:
         yield Remark("error", "not bitwise equal", f"first d ≠ 0: {result.bitwise.text}")
     for gate in result.gates:

@@ -66,12 +66,12 @@ def tolerances_of(given: Settings) -> dict[str, Mapping[str, Any]]:
     Raises:
         UsageError: an unknown metric or key, or a value out of range.
     """
-    tables = _tables(given, given.tree.get("check", {}), "check").get("metrics", {})
+    tables = _tables(given, _tables(given, given.tree.get("check", {}), "check").get("metrics", {}), "check.metrics")
     if not tables:
         return {}
     from rollout_audit.golden.tolerances import METRICS, is_logged
 
-    for metric, table in _tables(given, tables, "check.metrics").items():
+    for metric, table in tables.items():
         if metric not in METRICS and not is_logged(metric):
             raise given.unknown("check.metrics.", metric, METRICS)
         for key, value in _tables(given, table, f"check.metrics.{metric}").items():
@@ -134,7 +134,10 @@ def _choice(given: Settings, where: str, value: object, known: tuple[str, ...]) 
 def _number(given: Settings, where: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise given.refuse(where, value, "expected a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise UsageError(f"{given.file}: {where}: expected a number that a float64 can hold") from None
 
 
 def _tables(given: Settings, value: object, where: str) -> Mapping[str, Any]:
@@ -152,8 +155,9 @@ def _table(tree: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _toml(file: Path) -> Mapping[str, Any]:
+    """Editors of some systems begin a file with a byte order mark."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{_named(file)}: cannot be read as TOML ({' '.join(str(error).split())})") from error
 

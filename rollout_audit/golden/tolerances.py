@@ -13,10 +13,12 @@ from rollout_audit.trainers.registry import TRAINERS, get_trainer
 __all__ = [
     "COUNTS",
     "DIRECTIONS",
+    "MASK",
     "METRICS",
     "SPELT",
     "Tolerance",
     "default_tolerance",
+    "has_threshold",
     "is_counted",
     "is_logged",
     "tolerances_for",
@@ -35,7 +37,10 @@ SHARES = frozenset(
     }
 )
 """A number of tokens or sequences divided by all of them"""
-METRICS = (*COUNTS, *CATALOGUE)
+MASK = "mask"
+"""Which tokens a correction leaves; its tolerance is in tokens"""
+PAST_CLAMP = frozenset({"tokens_past_clamp", "sequences_past_clamp"})
+METRICS = (*COUNTS, MASK, *CATALOGUE)
 """Every name that may have a tolerance; a trainer's own metrics, `TRAINER:METRIC`, are the trainer's to name"""
 COMPLEMENT: Mapping[Worse, Worse] = {
     "higher": "lower",
@@ -50,10 +55,10 @@ COMPLEMENT: Mapping[Worse, Worse] = {
 class Tolerance(BaseModel):
     """A figure is the same where |got − expected| ≤ atol + rtol · |expected|; beyond it `direction` says what is worse.
 
-    With atol = rtol = 0 a counting metric is compared as the whole number it stands for.
+    With atol = rtol = 0 a counting metric is compared as the whole number it stands for, a mask token by token.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     atol: float = Field(default=1e-12, ge=0)
     rtol: float = Field(default=1e-6, ge=0)
@@ -67,10 +72,17 @@ def is_counted(metric: str) -> bool:
     return metric in COUNTS or metric in SHARES or (metric in CATALOGUE and CATALOGUE[metric].unit == "count")
 
 
+def has_threshold(metric: str) -> bool:
+    """Whether what it counts lies on one side of a threshold, so that rounding may decide."""
+    return metric in SHARES or metric in PAST_CLAMP
+
+
 def default_tolerance(metric: str) -> Tolerance:
     """Exact for what counts; else 1e-6 relative, in which the rounding of other processors is lost many times over."""
     if is_logged(metric):
         return Tolerance(direction=_direction_of_logged(metric))
+    if metric == MASK:
+        return Tolerance(atol=0, rtol=0, direction="higher")
     direction = CATALOGUE[metric].worse if metric in CATALOGUE else "neither"
     return Tolerance(atol=0, rtol=0, direction=direction) if is_counted(metric) else Tolerance(direction=direction)
 

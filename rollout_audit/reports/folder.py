@@ -125,7 +125,7 @@ def read_report(path: str | os.PathLike[str]) -> Report:
 
 def _load(file: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
+        tree = json.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ReportError(f"{file}: no such report") from None
     except (OSError, ValueError) as error:

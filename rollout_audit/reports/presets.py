@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from rollout_audit.corrections.describe import describe, effective_intervals, what_is_left_of_rejected
+from rollout_audit.corrections.describe import describe, effective_intervals, log_intervals, what_is_left_of_rejected
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.reports.correction_table import short_interval
 from rollout_audit.reports.pasting import pasted
@@ -63,6 +63,7 @@ def preset_record(preset: Preset) -> dict[str, object]:
         "denominator": correction.denominator.value,
         "formula": describe(correction),
         "keeps": effective_intervals(correction),
+        "keeps_in_log_units": log_intervals(correction),
         "rejected": what_is_left_of_rejected(correction) or None,
         "recommended": preset.recommended,
         "config": dict(preset.config),
@@ -78,6 +79,7 @@ def _to_paste(preset: Preset, trainer: Trainer[Any]) -> str:
 def _blocks(preset: Preset, trainer: Trainer[Any]) -> Iterator[Block]:
     correction = preset.correction
     full: list[list[Cell]] = [["counts in full", text] for text in effective_intervals(correction)]
+    full += [["in log units", text] for text in log_intervals(correction)]
     left = what_is_left_of_rejected(correction)
     taken: list[list[Cell]] = [["what it takes out", left]] if left else []
     facts: list[list[Cell]] = [

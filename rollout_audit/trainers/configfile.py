@@ -126,7 +126,7 @@ def is_flags(source: ConfigSource) -> bool:
     if isinstance(source, str) and _are_flags(text):
         return True
     try:
-        return Path(text).suffix.lower() in SCRIPTS or _are_flags(Path(text).read_text(encoding="utf-8"))
+        return Path(text).suffix.lower() in SCRIPTS or _are_flags(Path(text).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):  # no file: other text
         return False
 
@@ -154,7 +154,7 @@ def _load(source: ConfigSource) -> Mapping[str, object]:
 
 def _from_file(path: Path) -> Mapping[str, object]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError(
             f"configuration {str(path)!r}: no such file; give a YAML, JSON or TOML file, a JSON object or "

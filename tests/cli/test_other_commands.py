@@ -5,6 +5,8 @@ import io
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -27,6 +29,46 @@ def test_inspect_as_json_holds_everything(run, dump: Path) -> None:
     assert [file["rows"] for file in tree["files"]] == [16, 16, 16]
     assert {r["field"] for r in tree["ranges"]} == {"rollout_log_probs", "old_log_probs", "log_probs"}
     assert tree["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "files", "rows", "steps"),
+    [
+        ((), 3, [16, 16, 16], [0, 1, 2]),
+        (("--steps", "1:"), 2, [16, 16], [1, 2]),
+        (("--limit", "20"), 2, [16, 4], [0, 1]),
+        (("--steps", "1:2", "--limit", "5"), 1, [5], [1]),
+        (("--steps", "1", "--workers", "2", "--chunk-tokens", "40"), 1, [16], [1]),
+    ],
+)
+def test_inspect_looks_at_the_rows_asked_for(
+    options: tuple[str, ...], files: int, rows: list[int], steps: list[int], run, dump: Path
+) -> None:
+    tree = json.loads(run("inspect", dump, "--format", "json", *options).out)
+    assert [file["rows"] for file in tree["files"]] == rows
+    assert [file["first_step"] for file in tree["files"]] == [file["last_step"] for file in tree["files"]] == steps
+    names = sorted(dump.iterdir())
+    lengths = [
+        sum(map(sum, pq.read_table(names[step])["response_mask"].slice(0, count).to_pylist()))
+        for step, count in zip(steps, rows, strict=True)
+    ]
+    assert [file["valid_tokens"] for file in tree["files"]] == lengths
+    assert tree["ranges"][0]["tokens"] == sum(lengths)
+    assert len(tree["files"]) == files
+    text = run("inspect", dump, *options).out
+    assert f"{'1 file' if files == 1 else f'{files} files'}, {sum(rows)} rows" in text
+
+
+def test_inspect_finds_faults_only_in_the_rows_asked_for(run, dump: Path, tmp_path: Path) -> None:
+    """The causes too: in the first step the sampler is as old as the trainer."""
+    rows = pq.read_table(sorted(dump.iterdir())[0]).to_pylist()
+    rows[9]["old_log_probs"][0] = float("nan")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "step_0.parquet")
+    assert run("inspect", tmp_path).code == 1
+    assert run("inspect", tmp_path, "--limit", "9").code == 0
+    none = run("inspect", dump, "--steps", "7:")
+    assert none.code == 1
+    assert "no row is in the steps asked for" in none.out
 
 
 def test_inspect_shows_fields_once_however_wide_tensors_are(run) -> None:

@@ -85,8 +85,9 @@ def test_touched_and_removed_are_two_numbers(tmp_path: Path) -> None:
     assert (figures["seq_touched_fraction"], figures["seq_masked_fraction"]) == (1.0, 0.0)
 
 
-def test_in_bypass_with_a_clip_no_weight_is_applied_twice(tmp_path: Path) -> None:
+def test_in_bypass_with_a_clip_no_weight_is_applied_twice(run: Run, tmp_path: Path) -> None:
     """Real case 89."""
+    assert "bypass, PPO ratio carries the weight" in run("presets", "bypass_ppo_clip").out
     dump = written(tmp_path, [[0.5, -0.5, 0.1]])
     report = ra.analyze(ra.open_dump(dump), presets=["bypass_ppo_clip"], sweep=False)
     assert report.corrections[0].stages.kept["weight_max"] == report.corrections[0].stages.kept["weight_min"] == 1.0
@@ -101,6 +102,49 @@ def test_geometric_bands_of_each_trainer(lower: float, upper: float, stays: bool
     """Real case 91: d = 0.0011 a token is a ratio of 1.0011."""
     rule = ra.Rule(ra.Statistic.RATIO, ra.Aggregation.SEQ_MEAN, lower=lower, upper=upper)
     assert kept(written(tmp_path, [[0.0011] * 50]), rule) == [stays]
+
+
+@pytest.mark.parametrize(
+    ("preset", "line"),
+    [
+        ("decoupled_geo_rs", f"mean d over the sequence in [{-math.log(1.001):.5g}, {-math.log(0.999):.5g}]"),
+        ("decoupled_token_icepop", f"d of the token in [{math.log(0.5):.5g}, {math.log(5):.5g}]"),
+        ("decoupled_seq_is", f"sum of d over the sequence ≤ {math.log(2):.5g}"),
+    ],
+)
+def test_bands_are_shown_in_log_units_too(preset: str, line: str, run: Run) -> None:
+    """Real case 91: trainers write them as ratios or as logarithms."""
+    assert json.loads(run("presets", preset, "--format", "json").out)["keeps_in_log_units"] == [line]
+    (shown,) = [text for text in run("presets", preset).out.splitlines() if text.startswith("in log units")]
+    assert shown.endswith(f"  {line}")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("0.5_2.0", "[0.5, 2]"), ("0.5_2", "[0.5, 2]"), ("1e-1_1e1", "[0.1, 10]")],
+)
+def test_a_band_in_yaml_is_no_number(written: str, read: str, run: Run, dump: Path, tmp_path: Path) -> None:
+    """Real case 109: YAML 1.1 reads 0.5_2 as 0.52; the band is parsed from its text and echoed."""
+    (tmp_path / "run.yaml").write_text(f"rollout_rs: token_k1\nrollout_rs_threshold: {written}\n")
+    result = run("metrics", dump, "--trainer", "verl", "--config", tmp_path / "run.yaml")
+    assert result.code == 0
+    assert f"token_k1 keeps ρ in {read}" in result.err
+
+
+@pytest.mark.parametrize("veto", ["1e-4", "1.0e-4", "0.0001", "'1e-4'"])
+def test_a_threshold_in_yaml_is_a_number(veto: str, run: Run, dump: Path, tmp_path: Path) -> None:
+    """Real case 109: 1e-4 is a string in YAML 1.1."""
+    (tmp_path / "mis.yaml").write_text(f"use_rs: true\nrs_veto_threshold: {veto}\n")
+    result = run("metrics", dump, "--trainer", "miles", "--config", tmp_path / "mis.yaml")
+    assert result.code == 0
+    assert "veto below ρ 0.0001" in result.err
+
+
+def test_a_bare_number_is_no_band(run: Run, dump: Path, tmp_path: Path) -> None:
+    """Real case 109: 12 is what YAML makes of 1_2."""
+    (tmp_path / "run.yaml").write_text("rollout_rs: seq_sum_k1\nrollout_rs_threshold: 1_2\n")
+    band = run("metrics", dump, "--trainer", "verl", "--config", tmp_path / "run.yaml")
+    assert "seq_sum_k1 keeps ρ in [0.5, 1]" in band.err  # verl's k1 bounds swap ends
 
 
 def test_the_two_factors_of_three_columns_add_up(run: Run, dump: Path, tmp_path: Path) -> None:
@@ -190,6 +234,17 @@ def test_terminals_of_every_width_show_whole_names(width: int, variables: dict[s
     assert "…" not in plain
     assert {"old[bold]", "[/red]"} <= {word.strip(",.") for word in plain.split()}
     assert "a [step_3] b.parquet" in " ".join(plain.split())
+
+
+def test_pictures_are_the_same_in_every_run(run: Run, dump: Path, tmp_path: Path) -> None:
+    """Real case 115: PNG alone, without a time or an id in it."""
+    for name in ("a", "b"):
+        assert run("analyze", dump, "--out", tmp_path / name, "--no-sweep", "--quiet").code == 0
+    drawn = sorted(path.name for path in (tmp_path / "a" / "plots").iterdir())
+    assert {Path(name).suffix for name in drawn} == {".png"}
+    assert len(drawn) > 5
+    for name in drawn:
+        assert (tmp_path / "a" / "plots" / name).read_bytes() == (tmp_path / "b" / "plots" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("steps", [("--steps", "-5:2"), ("--steps=-5:2",)])

@@ -276,6 +276,10 @@ def test_scopes_of_a_gate(scope: str, run: Run, dump: Path) -> None:
         ("[check.metrics.kl_k3]\natol = -1", "check.metrics.kl_k3.atol = -1: a tolerance is a number from 0 up"),
         ("[check.metrics.kl_k3]\ndirection = 'wide'", "direction = 'wide': expected one of higher, lower"),
         ("[check.metrics]\nkl_k3 = 1", "check.metrics.kl_k3 = 1: expected a table, [check.metrics.kl_k3]"),
+        ("[check]\nmetrics = []", "check.metrics = []: expected a table, [check.metrics]"),
+        ("[check]\nmetrics = ''", "check.metrics = '': expected a table, [check.metrics]"),
+        ("[check]\nmetrics = 0", "check.metrics = 0: expected a table, [check.metrics]"),
+        (f"[check.metrics.kl_k3]\natol = 1{'0' * 400}", "check.metrics.kl_k3.atol: expected a number that a float64"),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '>'", "gate[0] has no value; a gate needs metric, op and value"),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '=>'\nvalue = 1", "gate[0].op = '=>': expected one of <=, >=, =="),
         ("[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = nan", "gate[0].value = nan: expected a number"),
@@ -300,6 +304,11 @@ def test_a_bad_file_is_one_line_and_exit_2(text: str, message: str, run: Run) ->
     assert message in result.err
     assert result.err.startswith("error: ")
     assert result.err.count("\n") == 1
+
+
+def test_a_byte_order_mark_is_no_part_of_the_settings(run: Run) -> None:
+    Path("rollout-audit.toml").write_text("\ufeffworkers = 3\n", encoding="utf-8")
+    assert '"rollout-audit.toml"' in run("config", "show", "--format", "json").out
 
 
 def test_a_gate_on_what_no_report_has_names_the_file(run: Run, dump: Path) -> None:

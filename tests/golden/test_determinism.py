@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.corrections.presets import BY_DEFAULT
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS
+from rollout_audit.golden.figures import FigureKey
 from rollout_audit.golden.model import golden_of
 from rollout_audit.golden.tolerances import is_counted
 
@@ -22,12 +24,17 @@ EPOCH = {"SOURCE_DATE_EPOCH": "1764374400"}
 
 def texts(paths: list[Path], workers: int | None = None, chunk_tokens: int = DEFAULT_CHUNK_TOKENS) -> tuple[str, str]:
     """report.json and golden file."""
+    from rollout_audit.audit.masks import mask_digests
     from rollout_audit.dumps.digest import with_content_digests
 
-    report = ra.analyze(
-        with_content_digests(ra.open_dump(paths)), workers=workers, chunk_tokens=chunk_tokens, edges=True
-    )
-    return report.to_json(), golden_of(report, {}, {})[0].to_text()
+    dump = with_content_digests(ra.open_dump(paths))
+    report = ra.analyze(dump, workers=workers, chunk_tokens=chunk_tokens, edges=True)
+    corrections = {preset.name: preset.correction for preset in BY_DEFAULT}
+    found = mask_digests(dump, corrections, per_step=list(corrections), workers=workers, chunk_tokens=chunk_tokens)
+    masks = {FigureKey(name, "kept.mask", str(step)): mask for (step, name), mask in found.items()}
+    assert len(masks) == len(BY_DEFAULT) * 3
+    assert len({mask.digest for mask in masks.values()}) > 10
+    return report.to_json(), golden_of(report, {}, {}, masks=masks).to_text()
 
 
 @pytest.fixture

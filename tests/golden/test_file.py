@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,152 @@ def test_what_cannot_be_read_is_one_line_with_the_remedy(text: str | None, messa
     with pytest.raises(ReportError, match=message) as error:
         read_golden(file, ["my dump"])
     assert "\n" not in str(error.value)
+
+
+def line_of(key: str, text: str) -> str:
+    return next(line for line in text.splitlines() if f'"{key}":' in line)
+
+
+def test_a_line_that_stands_twice_is_refused(golden: Path) -> None:
+    """As after a merge of two branches that both approved."""
+    text = golden.read_text()
+    line = line_of("kl_k3@pooled", text)
+    golden.write_text(text.replace(line, f'{line}\n  "kl_k3@pooled": 99.0,'))
+    with pytest.raises(
+        ReportError, match="'kl_k3@pooled' stands there twice; delete one of the two, or write it anew with: rollout-a"
+    ) as error:
+        read_golden(golden, ["d"])
+    assert "\n" not in str(error.value)
+
+
+def test_a_byte_order_mark_is_passed_over(golden: Path, dump: Path) -> None:
+    golden.write_text("\ufeff" + golden.read_text(), encoding="utf-8")
+    result = ra.check(ra.open_dump(dump), golden)
+    assert result.exit_code == 0
+    assert result.golden_lines["kl_k3@0"] > 1
+
+
+@pytest.mark.parametrize(
+    ("key", "edge", "message"),
+    [
+        ("sequences@pooled", 5, r"edges.sequences@pooled = 5: sequences has no threshold; delete that line"),
+        ("kl_k3@0", 1, r"edges.kl_k3@0 = 1: kl_k3 has no threshold"),
+        ("within_1pct@0", -1, r"edges.within_1pct@0: Input should be greater than or equal to 0"),
+        ("within_1pct@0", 10**400, r"edges.within_1pct@0: Input should be"),
+    ],
+)
+def test_an_edge_needs_a_threshold(key: str, edge: int, message: str, golden: Path) -> None:
+    tree = json.loads(golden.read_text())
+    golden.write_text(json.dumps(tree | {"edges": {key: edge}}))
+    with pytest.raises(ReportError, match=message):
+        read_golden(golden)
+
+
+def test_every_figure_that_may_lie_at_an_edge_has_a_threshold() -> None:
+    """All that an audit counts there is read back."""
+    from rollout_audit.audit.edges import correction_edges, native_edges
+    from rollout_audit.golden.tolerances import has_threshold
+
+    source = "".join(Path(f.__code__.co_filename).read_text() for f in (native_edges, correction_edges))
+    named = set(re.findall(r'"(?:bounded\.|kept\.)?(\w+_fraction|\w+_past_clamp)"', source))
+    assert {"capped_fraction", "veto_fraction", "tokens_past_clamp", "seq_touched_fraction"} <= named
+    assert all(map(has_threshold, named | {"within_1pct", "within_5pct", "within_10pct"}))
+
+
+def test_an_edge_of_a_figure_that_a_later_version_has(golden: Path, dump: Path) -> None:
+    tree = json.loads(golden.read_text())
+    golden.write_text(json.dumps(tree | {"edges": {"later_fraction@pooled": 3}}))
+    assert ra.check(ra.open_dump(dump), golden).exit_code == 0
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 400])
+def test_a_number_past_all_floats_cannot_be_compared(number: str, golden: Path, dump: Path) -> None:
+    text = golden.read_text()
+    golden.write_text(text.replace(line_of("kl_k3@0", text), f'  "kl_k3@0": {number},'))
+    result = ra.check(ra.open_dump(dump), golden)
+    (row,) = [row for row in result.rows if row.verdict != "same"]
+    assert (str(row.key), row.verdict, result.exit_code) == ("kl_k3@0", "unmeasured", 2)
+    assert row.note == "in the golden file: past the largest float64"
+
+
+def test_differences_stay_finite(golden: Path, dump: Path, run) -> None:
+    text = golden.read_text()
+    golden.write_text(text.replace(line_of("kl_k3@0", text), '  "kl_k3@0": -1.7976931348623157e308,'))
+    result = run("check", dump, "--golden", golden, "--format", "json")
+    assert result.code == 1
+    assert json.loads(result.out)["counts"]["worse"] == 1
+
+
+def test_a_preset_that_is_gone_names_the_file_and_the_remedy(golden: Path, dump: Path, run) -> None:
+    golden.write_text(golden.read_text().replace('["decoupled_token_is"]', '["decoupled_token_is", "gone"]'))
+    result = run("check", dump, "--golden", golden)
+    assert (result.code, result.out) == (2, "")
+    command = f"rollout-audit check '{dump}' --golden {golden} --presets decoupled_token_is --update"
+    assert result.err == f"error: {golden}: its preset 'gone' is not known; write the file anew with: {command}\n"
+    assert run(*shlex.split(command)[1:]).code == 0
+    assert read_golden(golden).settings.presets == ["decoupled_token_is"]
+
+
+NULL = "decoupled_token_is:kept.ess_seq@pooled"
+REASON = "no one weight a sequence at token level"
+
+
+def test_what_has_no_value_is_held_as_null_with_its_reason(golden: Path, dump: Path) -> None:
+    assert read_golden(golden).nulls[NULL] == REASON
+    result = ra.check(ra.open_dump(dump), golden)
+    held = {str(row.key): row for row in result.rows if row.expected is None}
+    assert (held[NULL].verdict, held[NULL].note, held[NULL].changed) == ("same", REASON, False)
+    assert result.nulls_as_approved == len(held) == len(read_golden(golden).nulls)
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "code", "note"),
+    [
+        ({"kl_k3@0": "needs rewards"}, "unmeasured", 2, "in the golden file: null (needs rewards)"),
+        ({NULL: "no rewards"}, "same", 0, f"null now: {REASON}; in the golden file: no rewards"),
+        ({"gone@0": "needs rewards"}, "unmeasured", 2, "in the golden file: null (needs rewards)"),
+    ],
+)
+def test_a_null_on_one_side_does_not_pass(
+    change: dict[str, str], verdict: str, code: int, note: str, golden: Path, dump: Path
+) -> None:
+    tree = json.loads(golden.read_text())
+    figures = {key: value for key, value in tree["figures"].items() if key not in change}
+    golden.write_text(json.dumps(tree | {"figures": figures, "nulls": tree["nulls"] | change}))
+    result = ra.check(ra.open_dump(dump), golden)
+    (row,) = [row for row in result.rows if row.changed]
+    assert (str(row.key), row.verdict, row.note, result.exit_code) == (*change, verdict, note, code)
+
+
+def test_a_number_that_has_become_null_does_not_pass(golden: Path, dump: Path) -> None:
+    """It is null in the golden file's figures by hand, or a number: neither was approved as null."""
+    tree = json.loads(golden.read_text())
+    for value in (0.5, None):
+        figures, nulls = tree["figures"] | {NULL: value}, {k: v for k, v in tree["nulls"].items() if k != NULL}
+        golden.write_text(json.dumps(tree | {"figures": figures, "nulls": nulls}))
+        result = ra.check(ra.open_dump(dump), golden)
+        (row,) = [row for row in result.rows if row.changed]
+        assert (str(row.key), row.verdict, result.exit_code) == (NULL, "unmeasured", 2)
+
+
+def test_files_without_nulls_and_masks_go_on_being_read(golden: Path, dump: Path) -> None:
+    """As the first version wrote them: masks are new, nulls are not asked about."""
+    tree = json.loads(golden.read_text())
+    golden.write_text(json.dumps({name: value for name, value in tree.items() if name not in ("masks", "nulls")}))
+    result = ra.check(ra.open_dump(dump), golden)
+    assert result.exit_code == 0
+    new = {str(row.key) for row in result.rows if row.verdict != "same"}
+    assert new == {f"decoupled_token_is:kept.mask@{scope}" for scope in ("0", "1", "pooled")}
+
+
+def test_a_misspelt_tolerance_in_the_file_is_said(golden: Path, dump: Path) -> None:
+    golden.write_text(re.sub(r'("kl_k3": \{)"atol"', r'\1"attol": 0.5, "atol"', golden.read_text()))
+    result = ra.check(ra.open_dump(dump), golden)
+    assert result.exit_code == 0
+    assert result.notes == [
+        "tolerances.kl_k3.'attol' of the golden file is not known and does nothing; did you mean 'atol'?"
+    ]
 
 
 def test_an_update_replaces_a_file_of_an_older_schema_and_no_other(dump: Path, golden: Path) -> None:

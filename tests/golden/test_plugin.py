@@ -28,6 +28,14 @@ def test_engines_agree(rollout_audit_check):
     assert result.count("worse") == 0
 
 
+def test_engines_agree_on_each_file(rollout_audit_check):
+    files = sorted(Path(DUMP).iterdir())
+    assert len(files) == 2
+    result = rollout_audit_check([str(files[0]), *files[1:]], "golden.json")
+    assert not result.notes
+    assert rollout_audit_check(tuple(files), "golden.json").exit_code == 0
+
+
 def test_strict(rollout_audit_check):
     rollout_audit_check(DUMP, "golden.json", expect_bitwise=True, limit=3, tolerances={"kl_k3": {"atol": 1.0}})
 
@@ -51,19 +59,19 @@ def project(dump: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_missing_then_written_then_held_against() -> None:
-    asked = ("-k", "heavy or agree or there")
+    asked = ("-k", "heavy or test_engines_agree or there")
     missing = pytest_run(*asked)
     assert "no such golden file; write it with: rollout-audit check" in missing.stdout
     assert "or run pytest with --rollout-audit-update" in missing.stdout
     assert "1 passed" in missing.stdout
-    assert "2 passed" in pytest_run("-k", "heavy or agree", "--rollout-audit-update").stdout
+    assert "3 passed" in pytest_run("-k", "heavy or agree", "--rollout-audit-update").stdout
     text = Path("golden.json").read_text()
     Path("golden.json").write_text(text.replace('"steps@pooled": 2', '"steps@pooled": 3'))
     held = pytest_run("-k", "agree or there or strict").stdout
     assert "steps@pooled worse: 2, expected 3" in held
     assert "first d ≠ 0: step_0.parquet row 0 position 0" in held
     assert "nowhere: no such file or folder" in held
-    assert "3 failed" in held
+    assert "4 failed" in held
     assert "golden/check.py" not in held
 
 

@@ -51,7 +51,7 @@ CASE = "rollout-audit check.mismatch@pooled.kl_k3"
 def test_nothing_changed(run: Run, dump: Path, golden: Path) -> None:
     result, out = outputs(run, dump, golden)
     assert result.code == 0
-    assert re.fullmatch(r"OK  \d+ same\.\n", result.out)
+    assert re.fullmatch(r"OK  \d+ same, 7 of them null as approved\.\n", result.out)
     assert (out["github"], json.loads(out["gitlab"])) == ("", [])
     assert set(cases(out["junit"]).values()) == {""}
     tree = json.loads(out["json"])
@@ -111,7 +111,7 @@ def test_an_added_preset_is_new_and_fails_nothing(run: Run, dump: Path, golden: 
     assert result.code == 0
     first, second = result.out.splitlines()[:2]
     assert first.startswith("WARN  presets is ['decoupled_token_is', 'decoupled_k3_rs']")
-    assert re.fullmatch(r"OK  \d+ new, \d+ same\.", second)
+    assert re.fullmatch(r"OK  \d+ new, \d+ same, 7 of them null as approved\.", second)
     assert "decoupled_k3_rs:kept.masked_fraction@pooled" in result.out
     kinds = set(cases(out["junit"]).values())
     assert kinds == {"", "system-out"}
@@ -163,7 +163,7 @@ def test_an_update_writes_the_file_and_says_what_changed(run: Run, other_dump: P
     assert result.code == 0
     assert re.search(r"\d+ worse, .*; golden file written\.", result.out)
     assert result.err.splitlines()[-1] == f"wrote {golden}"
-    assert "left out, no value: decoupled_token_is:kept.ess_seq@pooled and 2 more (no one weight" in result.err
+    assert "no value, held as null: decoupled_token_is:kept.ess_seq@pooled and 2 more (no one weight" in result.err
     again = run("check", other_dump, "--golden", golden)
     assert (again.code, len(again.out.splitlines())) == (0, 1)
 
@@ -223,7 +223,17 @@ def test_a_token_under_the_mask_does_not_break_bitwise_agreement(run: Run, dump:
         (["--export", "junit"], "--export 'junit': needs a file, --export junit=FILE"),
         (["--export", "step-summary"], "$GITHUB_STEP_SUMMARY is not set"),
         (["--presets", "decoupled_token"], "did you mean 'decoupled_token_is'?"),
-        (["--export", "junit=golden.json/x"], "cannot write --export junit"),
+        (["--export", "junit=-"], "--export 'junit=-': stdout carries the result; give --export junit=FILE"),
+        (
+            ["--export", "json=-"],
+            "--export 'json=-': stdout carries the result, and --format json prints it in that form",
+        ),
+        (["--export", "github=-"], "stdout carries the result, and annotations without a file go to stderr"),
+        (
+            ["--export", "junit=out/x", "--export", "json=out/../out/x"],
+            "--export 'json=out/../out/x': --export 'junit=out/x' is the same file; give each a file of its own",
+        ),
+        (["--export", "json=golden.json"], "--export 'json=golden.json': the golden file "),
     ],
 )
 def test_bad_options_are_one_line(options: list[str], message: str, run: Run, dump: Path, golden: Path) -> None:

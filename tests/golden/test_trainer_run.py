@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.audit.dialect import pooled_and_steps
+from rollout_audit.audit.reading import Reading
 from rollout_audit.golden.schemas import SCHEMAS
 from rollout_audit.golden.tolerances import default_tolerance
 from tests.cli.conftest import Outcome
@@ -75,13 +77,61 @@ def test_a_golden_file_names_its_run_for_later_checks(recorded: Path, run: Run, 
     """Without options the trainer and the settings of the file are used, and survive an update."""
     again = run("check", dump, "--golden", recorded)
     assert (again.code, again.err) == (0, "")
-    assert again.out.endswith(" same.\n")
+    assert re.fullmatch(r"OK  \d+ same, 7 of them null as approved\.\n", again.out)
     before = recorded.read_text()
     assert run("check", dump, "--golden", recorded, "--update").code == 0
     assert recorded.read_text() == before
     spelt_out = '{"rollout_is": "token", "rollout_is_threshold": 1.05, "loss_type": "ppo_clip"}'
     same = run("check", dump, "--golden", recorded, "--trainer", "verl", "--config", spelt_out)
     assert (same.code, same.out) == (0, again.out)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """One entry each time that the dump is read."""
+    found: list[object] = []
+    before = Reading.map
+
+    def counted(self: Reading, *given: object) -> object:
+        found.append(self.fields)
+        return before(self, *given)
+
+    monkeypatch.setattr(Reading, "map", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("trainer", "config", "times"),
+    [
+        ("verl", {"rollout_is": "token", "rollout_is_threshold": 1.05}, 1),
+        ("nemo-rl", {}, 1),
+        ("areal", {"m2_threshold": 0.0005}, 4),  # by batch: each of the two ways looks at the order first
+    ],
+)
+def test_one_gathering_answers_for_the_dump_and_its_steps(
+    trainer: str, config: dict[str, object], times: int, readings: list[object], dump: Path
+) -> None:
+    whole, steps = pooled_and_steps(ra.open_dump(dump), trainer, config)
+    assert len(readings) == times
+    assert whole == ra.trainer_metrics(ra.open_dump(dump), trainer, config)
+    assert whole.reasons == ra.trainer_metrics(ra.open_dump(dump), trainer, config).reasons
+    assert steps == ra.trainer_metrics(ra.open_dump(dump), trainer, config, per_step=True)
+    assert list(steps) == [0, 1]
+
+
+def test_a_check_reads_the_dump_for_the_audit_the_trainer_and_the_masks(
+    recorded: Path, readings: list[object], dump: Path
+) -> None:
+    readings.clear()
+    assert ra.check(ra.open_dump(dump), recorded).exit_code == 0
+    assert len(readings) == 3
+
+
+def test_what_was_logged_of_steps_is_kept_where_asked_for(dump: Path) -> None:
+    report = ra.analyze(ra.open_dump(dump), presets=[], trainer="verl", sweep=False, logged_steps=True)
+    assert report.logged_steps == ra.trainer_metrics(ra.open_dump(dump), "verl", {}, per_step=True)
+    with pytest.raises(ValueError, match="logged_steps=True"):
+        ra.analyze(ra.open_dump(dump), presets=[], trainer="verl", sweep=False).logged_steps  # noqa: B018
 
 
 def test_another_configuration_is_said_first(recorded: Path, run: Run, dump: Path) -> None:

@@ -177,3 +177,17 @@ def test_verl_of_october_2025_is_understood(nest) -> None:
     given, notes = get_trainer("verl").settings(nest(old))
     assert given == {"rollout_is": "sequence", "rollout_is_threshold": 3.0}
     assert any("rollout_is_level" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"rollout_is": "token"}'),
+        ("a.yaml", "rollout_is: token\n"),
+        ("a.toml", 'rollout_is = "token"\n'),
+        ("a.sh", "python train.py --rollout-is token\n"),
+    ],
+)
+def test_a_byte_order_mark_is_passed_over(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f"\ufeff{text}", encoding="utf-8")
+    assert read_config(tmp_path / name)["rollout_is"] == "token"

@@ -52,20 +52,27 @@ def causes_of_rows(audit: Basis, rows: Mapping[str, Array]) -> list[Cause]:
 
 
 def causes_of_dump(
-    dump: Dump, findings: Sequence[Finding], *, chunk_tokens: int = DEFAULT_CHUNK_TOKENS, workers: int | None = None
+    dump: Dump,
+    findings: Sequence[Finding],
+    *,
+    steps: tuple[int | None, int | None] | None = None,
+    limit: int | None = None,
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+    workers: int | None = None,
 ) -> list[Cause]:
     """Likely causes of the mismatch, for a dump that nobody audits: one pass over its sound rows.
 
     Args:
         dump: what `open_dump` returned.
         findings: what is wrong with the data, as `inspect_dump` returned it.
+        steps, limit: which rows are read, as in `inspect_dump`.
         chunk_tokens: tokens that one unit of work holds.
         workers: threads that compute.
 
     Raises:
         UnreadableFileError: damaged data.
     """
-    options = Options(presets=(), on_fault="drop", chunk_tokens=chunk_tokens, workers=workers)
+    options = Options(presets=(), on_fault="drop", steps=steps, limit=limit, chunk_tokens=chunk_tokens, workers=workers)
     try:
         audit = Audit(dump, options)
         state = audit.run(FaultLog())

@@ -104,18 +104,19 @@ def analyze(
         report = assemble(audit.basis, state, faults, created)
     if trainer is None:
         return report
-    dialect, settings = configure(trainer, config or {})
+    source = {} if config is None else config
+    dialect, settings = configure(trainer, source)
     logged = trainer_metrics(
         dump,
         trainer,
-        config or {},
+        source,
         on_fault=on_fault,
         steps=steps,
         limit=limit,
         workers=workers,
         chunk_tokens=chunk_tokens,
     )
-    return with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))
+    return with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, source))
 
 
 def _with_asked(chosen: Sequence[Preset], asked: Sequence[Preset], reference: str) -> tuple[Preset, ...]:

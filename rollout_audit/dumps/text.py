@@ -1,10 +1,13 @@
-"""Text files as people save them: UTF-8, or with the byte order mark of another encoding."""
+"""Text files as people save them: UTF-8, or with the byte order mark of another encoding; TOML that names a fault."""
 
 from __future__ import annotations
 
 import codecs
+import re
+import tomllib
+from typing import Any
 
-__all__ = ["as_utf8", "decoded"]
+__all__ = ["as_utf8", "decoded", "parsed_toml", "twice"]
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -41,3 +44,27 @@ def as_utf8(data: bytes) -> bytes:
 
 def _marked(data: bytes) -> tuple[bytes, str]:
     return next((known for known in MARKS if data.startswith(known[0])), (b"", "utf-8"))
+
+
+OVERWRITTEN = re.compile(r"overwrite a value \(at line (\d+)")
+
+
+def parsed_toml(text: str) -> dict[str, Any]:
+    """The tables of a file (ValueError: no TOML; where a key stands twice, with its name and both lines)."""
+    try:
+        return tomllib.loads(f"{text}\n")  # else a fault of the last line is "at end of document"
+    except tomllib.TOMLDecodeError as error:
+        found = OVERWRITTEN.search(str(error))
+        raise ValueError(_repeated(text.splitlines(), int(found[1])) if found else str(error)) from error
+
+
+def _repeated(lines: list[str], line: int) -> str:
+    keys = [one.partition("=")[0].strip() for one in lines[:line]]
+    before = [i for i, key in enumerate(keys[:-1], 1) if key == keys[-1]]
+    return twice(keys[-1], before[-1] if before else None, line)
+
+
+def twice(key: str, first: int | None, line: int) -> str:
+    """That a key stands in two lines; `first` where it is known."""
+    where = f"line {line}" if first in (None, line) else f"lines {first} and {line}"
+    return f"key {key!r} stands there twice, {where}; keep one"

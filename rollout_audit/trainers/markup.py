@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
+
+from rollout_audit.dumps.text import parsed_toml, twice
 
 __all__ = ["read_json", "read_toml", "read_yaml"]
 
@@ -46,7 +47,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[dict[Any, Any]
         if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
             line = key.start_mark.line + 1
             if (name := (key.tag, key.value)) in seen:
-                raise ValueError(_twice(key.value, seen[name], line))
+                raise ValueError(twice(key.value, seen[name], line))
             seen[name] = line
     tree: dict[Any, Any] = {}
     yield tree  # a mapping may hold itself
@@ -96,31 +97,14 @@ def _check_keys(text: str) -> None:
         elif piece["key"]:
             key, line = json.loads(piece["key"]), text.count("\n", 0, piece.start()) + 1
             if key in open_objects[-1]:
-                raise ValueError(_twice(key, open_objects[-1][key], line))
+                raise ValueError(twice(key, open_objects[-1][key], line))
             open_objects[-1][key] = line
 
 
 UNDERSCORED = re.compile(r"(?m)^(\s*[\w.\"'-]+\s*=\s*)([-+]?[0-9.]+_[0-9._]+)(?=\s*(?:#.*)?$)")
-OVERWRITTEN = re.compile(r"overwrite a value \(at line (\d+)")
 
 
 def read_toml(text: str) -> object:
     """A file's tables (ValueError: no TOML, or a key twice)."""
-    try:
-        # tomllib has a hook for floats but none for integers, so 1_2 must be quoted before it is read
-        return tomllib.loads(UNDERSCORED.sub(r'\1"\2"', text))
-    except tomllib.TOMLDecodeError as error:
-        found = OVERWRITTEN.search(str(error))
-        raise ValueError(_twice_in_toml(text, int(found[1])) if found else str(error)) from error
-
-
-def _twice_in_toml(text: str, line: int) -> str:
-    lines = text.splitlines()
-    key = lines[line - 1].partition("=")[0].strip()
-    before = [i for i, one in enumerate(lines[: line - 1], 1) if one.partition("=")[0].strip() == key]
-    return _twice(key, before[-1] if before else None, line)
-
-
-def _twice(key: str, first: int | None, line: int) -> str:
-    where = f"line {line}" if first in (None, line) else f"lines {first} and {line}"
-    return f"key {key!r} stands there twice, {where}; keep one"
+    # tomllib has a hook for floats but none for integers, so 1_2 must be quoted before it is read
+    return parsed_toml(UNDERSCORED.sub(r'\1"\2"', text))

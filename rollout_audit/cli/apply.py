@@ -83,7 +83,7 @@ def apply(
     from rollout_audit.reports.figures import amount
     from rollout_audit.reports.terminal import emit
 
-    check_target(out)
+    check_target(out, dumps)
     if trainer is not None:
         say_config(trainer, correction, quiet=quiet)
     dump = open_dump(

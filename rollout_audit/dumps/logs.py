@@ -153,8 +153,8 @@ def _put_rows(rows: Iterable[tuple[str, Any, Any]], step_key: str, found: _Gathe
 def _wide_form(file: Path, records: Iterable[Record], found: _Gathered) -> None:
     """A row a step, or several that each hold some of its metrics."""
     records = list(records)
-    seen = {key for record in records for key, value in record.items() if value is not None}
-    step_key = next((key for key in STEP_KEYS if key in seen), None)
+    seen = {_slashed(key): key for record in records for key, value in record.items() if value is not None}
+    step_key = next((seen[key] for key in STEP_KEYS if key in seen), None)
     if step_key is None:
         raise UnreadableFileError(f"--log {file}: no step in it; one of {', '.join(STEP_KEYS)} must say which")
     found.step_keys[step_key] = None
@@ -162,8 +162,13 @@ def _wide_form(file: Path, records: Iterable[Record], found: _Gathered) -> None:
         step = _whole(record.get(step_key))
         found.stepless += step is None
         for key, value in record.items() if step is not None else ():
-            if key not in STEP_KEYS and (one := number(value)) is not None:
+            if _slashed(key) not in STEP_KEYS and (one := number(value)) is not None:
                 found.put(key, step, one)  # type: ignore[arg-type] # None is left out by the loop
+
+
+def _slashed(key: str) -> str:
+    """W&B writes nested dicts with dots."""
+    return key.replace(".", "/")
 
 
 def _without_run(file: Path, keys: Iterable[str], record: Record) -> Record:

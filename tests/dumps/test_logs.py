@@ -205,6 +205,12 @@ def test_ms_swift_counts_steps_of_all(tmp_path: Path) -> None:
     assert (log.series["a"], log.step_keys) == ({3: 1.0, 4: 2.0}, ("global_step/max_steps",))
 
 
+def test_wandb_writes_nested_dicts_with_dots(tmp_path: Path) -> None:
+    rows = '{"_step": 9, "train.global_step": 1, "actor.kl": 0.5}\n'
+    log = read_log(put(tmp_path / "l.jsonl", rows))
+    assert (log.series, log.step_keys) == ({"actor.kl": {1: 0.5}}, ("train.global_step",))
+
+
 def test_utf_16_of_a_windows_shell(tmp_path: Path) -> None:
     (tmp_path / "l.jsonl").write_bytes(ROWS.encode("utf-16"))
     (tmp_path / "l.csv").write_bytes("step,a\r\n1,0.5\r\n".encode("utf-16"))

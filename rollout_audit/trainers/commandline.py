@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 
 from rollout_audit.trainers.markup import read_yaml
 
-__all__ = ["Pair", "are_flags", "hold_pairs", "read_flags", "read_pairs"]
+__all__ = [
+    "Pair",
+    "are_flags",
+    "are_pairs",
+    "hold_pairs",
+    "read_flags",
+    "read_pair_lines",
+    "read_pairs",
+    "read_script",
+]
 
 Pair = tuple[str, object]
 """A key, dotted where it is nested, and its value; of one key the later counts"""
@@ -51,6 +61,44 @@ def read_pairs(text: str) -> Iterator[Pair]:
             yield key["key"], _value(value)
         except ValueError as error:
             raise ValueError(f"{key['key']} = {value!r}: {error}") from None
+
+
+LINE = re.compile(rf"^\s*(?:-\s+)?(?P<quote>[\"']?)(?P<pair>\+*{PATH}=\S.*?)(?P=quote)\s*$")
+"""Of a file of settings, or of the list of them that hydra leaves in overrides.yaml"""
+
+
+def are_pairs(text: str) -> bool:
+    """Whether every line that is neither blank nor a comment is `key=value`."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return bool(lines) and all(LINE.match(line) for line in lines)
+
+
+def read_pair_lines(text: str) -> Iterator[Pair]:
+    """`key=value` a line (ValueError: a value is no YAML)."""
+    for line in text.splitlines():
+        if found := LINE.match(line):
+            yield from read_pairs(found["pair"])
+
+
+def read_script(text: str) -> list[Pair]:
+    """What a script in Python launches, by flags or hydra's settings; else the keywords of its calls."""
+    return list(read_flags(text)) or list(_keywords(text))
+
+
+def _keywords(text: str) -> Iterator[Pair]:
+    """`GRPOConfig(vllm_importance_sampling_mode="token_mask")`, values that stand there as such."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return
+    calls = sorted((n for n in ast.walk(tree) if isinstance(n, ast.Call)), key=lambda n: (n.lineno, n.col_offset))
+    for keyword in (one for call in calls for one in call.keywords):
+        try:
+            value = ast.literal_eval(keyword.value)
+        except ValueError:
+            continue
+        if keyword.arg is not None:
+            yield keyword.arg, value
 
 
 def read_flags(text: str) -> Iterator[Pair]:

@@ -13,7 +13,16 @@ from typing import TypeAlias
 
 from rollout_audit.dumps.text import decoded
 from rollout_audit.errors import UsageError
-from rollout_audit.trainers.commandline import Pair, are_flags, hold_pairs, read_flags, read_pairs
+from rollout_audit.trainers.commandline import (
+    Pair,
+    are_flags,
+    are_pairs,
+    hold_pairs,
+    read_flags,
+    read_pair_lines,
+    read_pairs,
+    read_script,
+)
 from rollout_audit.trainers.markup import read_json, read_toml, read_yaml
 
 __all__ = ["ConfigSource", "Loaded", "Repeated", "Section", "is_flags", "load_config", "read_config", "read_named"]
@@ -265,9 +274,25 @@ def _from_file(path: Path) -> Loaded:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"configuration {name!r}: cannot be read ({reason}); give {KINDS}") from error
-    if are_flags(text) or path.suffix.lower() in SCRIPTS:
-        return _of_command(name, text, read_flags)
-    return _of_file(f" {name!r}", _tree(name, text, LOADERS.get(path.suffix.lower(), read_yaml)).items())
+    kind = path.suffix.lower()
+    if are_flags(text) or kind in SCRIPTS:
+        return _of_command(name, text, read_script if kind == ".py" else read_flags)
+    if kind not in LOADERS and are_pairs(text):
+        return _of_command(name, text, read_pair_lines)
+    return _of_file(f" {name!r}", _unwrapped(_tree(name, text, LOADERS.get(kind, read_yaml))).items())
+
+
+def _unwrapped(tree: Mapping[str, object]) -> Mapping[str, object]:
+    """W&B's config.yaml keeps each setting under `value`."""
+    values = {key: one for key, one in tree.items() if key not in OF_WANDB}
+    wrapped = [one for one in values.values() if isinstance(one, Mapping) and "value" in one and one.keys() <= WRAPPING]
+    if not values or len(wrapped) < len(values):
+        return tree
+    return {key: one["value"] for key, one in zip(values, wrapped, strict=True)}
+
+
+OF_WANDB = ("_wandb", "wandb_version")
+WRAPPING = {"value", "desc"}
 
 
 def _text_of(path: Path) -> str:

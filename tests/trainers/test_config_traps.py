@@ -344,3 +344,46 @@ def test_an_entry_of_a_list_without_the_one_before() -> None:
         UsageError, match=r"filters\.1 without filters\.0; give the entries of the list in order, from 0"
     ):
         get_trainer("roll").configure("filters.1.enabled=true")
+
+
+GIVEN = {"rollout_is": "token", "rollout_rs": "token_k1,seq_max_k2", "rollout_rs_threshold": "0.5_2.0,2.5"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "overrides.yaml",
+            "- algorithm.adv_estimator=grpo\n- +algorithm.rollout_correction.rollout_is=token\n"
+            '- "algorithm.rollout_correction.rollout_rs=token_k1,seq_max_k2"\n'
+            "- algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0,2.5\n",
+        ),
+        (
+            "overrides.txt",
+            "# of the run\nrollout_is=token\nrollout_rs=token_k1,seq_max_k2\n\nrollout_rs_threshold=0.5_2.0,2.5\n",
+        ),
+        (
+            "config.yaml",
+            "wandb_version: 1\n_wandb: {desc: null, value: {cli_version: 1}}\ntrainer: {value: {nnodes: 1}}\n"
+            "algorithm:\n  desc: null\n  value:\n    gamma: 1.0\n    rollout_correction:\n      rollout_is: token\n"
+            "      rollout_rs: token_k1,seq_max_k2\n      rollout_rs_threshold: 0.5_2.0,2.5\n",
+        ),
+    ],
+)
+def test_what_hydra_and_wandb_leave_of_a_run(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert get_trainer("verl").settings(tmp_path / name) == (GIVEN, ())
+
+
+def test_keywords_of_a_script_in_python(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "from trl import GRPOConfig\nargs = GRPOConfig(\n    output_dir='x', seed=SEED,\n"
+        "    vllm_importance_sampling_mode='token_mask',\n    vllm_importance_sampling_clip_max=2.5,\n)\n"
+    )
+    assert get_trainer("trl").settings(path) == (
+        {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_max": 2.5},
+        (),
+    )
+    path.write_text("GRPOConfig(vllm_importance_sampling_mode=\n")
+    assert get_trainer("trl").settings(path)[0] == {}

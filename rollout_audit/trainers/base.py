@@ -187,7 +187,9 @@ class Trainer(Generic[C]):
         """The settings as they are spelled in `source`, and in the file that they name."""
         known = {*self.defaults, *self.optional, *(old.key for old in self.renamed), self.file_setting} - {""}
         loaded = load_config(source)
-        given = dict(self.relevant(self.section.of(loaded.tree, known)))
+        given = dict(
+            self.relevant(self.section.of(self._affirmed(loaded.tree) if is_flags(source) else loaded.tree, known))
+        )
         for key in (key for key in given if key not in known):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
         notes = [] if given or source in ({}, "{}") else [self._nothing_given(loaded.tree, known)]
@@ -201,6 +203,11 @@ class Trainer(Generic[C]):
         if further is None:
             notes.append(f"{self.file_setting} = {named!r}: no such file here, its settings are taken for the defaults")
         return given | self.section.of(further or {}, known), notes
+
+    def _affirmed(self, tree: Settings) -> Settings:
+        """`--no_x`, which transformers' parser makes for what is true by default, as x that is false."""
+        negated = {f"no_{key}": key for key, value in self.defaults.items() if value is True}
+        return {negated.get(key, key): False if key in negated else value for key, value in tree.items()}
 
     def _nothing_given(self, tree: Settings, known: Collection[str]) -> str:
         stray, place = self.section.stray(tree, known), ".".join(self.section.path)

@@ -24,7 +24,7 @@ Pair = tuple[str, object]
 """A key, dotted where it is nested, and its value; of one key the later counts"""
 
 PATH = r"[A-Za-z][\w.]*(?:\[\d+\][\w.]*)*"
-FRAGMENT = re.compile(rf"(?:^|[,\s])\s*(?:--)?\+*(?P<key>{PATH})=")
+FRAGMENT = re.compile(rf"(?:^|[,\s])\s*(?:--)?\+*(?P<key>{PATH})\s*=")
 DOTTED = r"[a-z][a-z0-9_]*(?:\.\w+|\[\d+\])+"
 NESTED = rf"\+*{DOTTED}="
 PAIR = re.compile(rf"^\+*(?P<key>{DOTTED})=(?P<value>.*)$", re.DOTALL)
@@ -63,7 +63,7 @@ def read_pairs(text: str) -> Iterator[Pair]:
             raise ValueError(f"{key['key']} = {value!r}: {error}") from None
 
 
-LINE = re.compile(rf"^\s*(?:-\s+)?(?P<quote>[\"']?)(?P<pair>\+*{PATH}=\S.*?)(?P=quote)\s*$")
+LINE = re.compile(rf"^\s*(?:-\s+)?(?P<quote>[\"']?)(?P<pair>\+*{PATH}\s*=\s*\S.*?)(?P=quote)\s*$")
 """Of a file of settings, or of the list of them that hydra leaves in overrides.yaml"""
 
 

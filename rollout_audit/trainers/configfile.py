@@ -49,6 +49,7 @@ class Section:
         parts = [part for part in found if part is not None]
         for place in (self, *self.also):
             place._check_spelling(tree, known)
+        self._check_holds_settings(tree)
         if not any(parts) and (not parts or any(key in known for key in tree)):
             return self._ours(tree, known, flat=True)
         beside = {str(k): v for k, v in tree.items() if k in known} if self._is_fragment(tree, known) else {}
@@ -79,6 +80,14 @@ class Section:
                 if key not in node:
                     break
                 node = node[key]
+
+    def _check_holds_settings(self, tree: Mapping[str, object]) -> None:
+        """Raises UsageError where the section is something else, such as a reference that was not resolved."""
+        for start, key in enumerate(self.path):
+            below = _at(tree, self.path[start:])
+            if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | None):
+                name = ".".join(self.path[start:])
+                raise UsageError(f"configuration: {name} holds {below!r}, not settings by name")
 
     def stray(self, tree: Mapping[str, object], known: Collection[str]) -> str:
         """The dotted place of a setting of ours that stands where it is not looked for; empty where there is none."""
@@ -166,6 +175,13 @@ def _one_slip(one: str, two: str) -> bool:
     return len(apart) == 1 or swapped
 
 
+def _at(tree: Mapping[str, object], path: tuple[str, ...]) -> object:
+    node: object = tree
+    for key in path:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
 def _descend(tree: Mapping[str, object], path: tuple[str, ...]) -> tuple[bool, Mapping[str, object]]:
     node: object = tree
     for key in path:
@@ -233,9 +249,13 @@ def load_config(source: ConfigSource) -> Loaded:
     if isinstance(source, str) and "=" in text and not Path(text).is_file() and Path(text).suffix not in SUFFIXES:
         by_words = FIRST_WORD.match(text) and hold_pairs(text)
         return _of_command(text, text, read_flags if by_words else read_pairs)
+    if isinstance(source, str) and INLINE.match(text) and not Path(text).is_file():
+        return _of_file(f" {text!r}", _tree(text, text, read_yaml).items())
     return _from_file(Path(text))
 
 
+INLINE = re.compile(r"\s*[\w.]+:\s")
+"""YAML that is no file"""
 KINDS = "a YAML, JSON or TOML file, a JSON object or key=value,key=value"
 FIRST_WORD = re.compile(r"\s*[^\s=,]+\s")
 """Of a pasted command"""

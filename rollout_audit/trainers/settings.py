@@ -12,7 +12,7 @@ from rollout_audit.errors import ConfigError, suggest
 __all__ = ["Settings", "number", "positive"]
 
 T = TypeVar("T")
-YAML_WORDS = "; YAML reads yes and on as true, no and off as false"
+YAML_WORDS = "; a bare flag, yes and on are true, no and off are false"
 
 
 def number(key: str, value: object) -> float:

@@ -65,7 +65,7 @@ def test_a_number_is_one_however_it_is_spelled(name: str, value: str, tmp_path: 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("no", "False: expected a number; YAML reads yes and on as true, no and off as false"),
+        ("no", "False: expected a number; a bare flag, yes and on are true, no and off are false"),
         ("On", "True: expected a number"),
         ("two", "'two': expected a number"),
         ("1:30", "'1:30': expected a number"),
@@ -373,6 +373,43 @@ GIVEN = {"rollout_is": "token", "rollout_rs": "token_k1,seq_max_k2", "rollout_rs
 def test_what_hydra_and_wandb_leave_of_a_run(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     assert get_trainer("verl").settings(tmp_path / name) == (GIVEN, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "settings"),
+    [
+        ("open-instruct", "--no_use_rho_correction", {"use_rho_correction": False}),
+        ("trl", "--no-vllm-importance-sampling-correction --lr 1", {"vllm_importance_sampling_correction": False}),
+        ("verl", "rollout_is = token, rollout_is_threshold = 3", {"rollout_is": "token", "rollout_is_threshold": 3}),
+        ("verl", "rollout_is: token", {"rollout_is": "token"}),
+        ("verl", "algorithm: {rollout_correction: {rollout_is: token}}", {"rollout_is": "token"}),
+    ],
+)
+def test_what_is_typed_by_hand(name: str, source: str, settings: dict[str, object]) -> None:
+    assert get_trainer(name).settings(source) == (settings, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "text"),
+    [
+        (
+            "verl",
+            {"algorithm": {"rollout_correction": "${oc.env:X}"}},
+            "algorithm.rollout_correction holds '${oc.env:X}'",
+        ),
+        (
+            "verl",
+            {"rollout_correction": ["rollout_is"]},
+            "rollout_correction holds ['rollout_is'], not settings by name",
+        ),
+        ("prime-rl", {"trainer": {"loss": "custom"}}, "trainer.loss holds 'custom', not settings by name"),
+        ("roll", {"train_infer_correction": True}, "train_infer_correction holds True, not settings by name"),
+    ],
+)
+def test_a_section_that_holds_no_settings_is_an_error(name: str, tree: dict[str, object], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        get_trainer(name).settings(tree)
+    assert text in str(caught.value)
 
 
 def test_keywords_of_a_script_in_python(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_bands(written: object, band: Band, shown: str) -> None:
         (None, "rollout_is_threshold = None: expected a number"),
         (
             True,
-            "rollout_is_threshold = True: expected a number; YAML reads yes and on as true, no and off as false",
+            "rollout_is_threshold = True: expected a number; a bare flag, yes and on are true, no and off are false",
         ),
         ("two", "rollout_is_threshold = 'two': expected a number"),
         (math.nan, "rollout_is_threshold = nan: must be finite"),

@@ -48,12 +48,17 @@ class Log:
     notes: tuple[str, ...] = ()
 
 
+class _Stepless(UnreadableFileError):
+    """Rows without a step: in a folder, a file of other things."""
+
+
 @dataclass
 class _Gathered:
     series: dict[str, dict[int, float]] = field(default_factory=dict)
     step_keys: dict[str, None] = field(default_factory=dict)
     of_file_names: set[str] = field(default_factory=set)
     cut: list[str] = field(default_factory=list)
+    left_out: list[tuple[str, _Stepless]] = field(default_factory=list)
     stepless: int = 0
     repeated: int = 0
 
@@ -65,6 +70,8 @@ class _Gathered:
     @property
     def notes(self) -> Iterator[str]:
         yield from self.cut
+        if self.left_out:
+            yield f"files of the folder without a step, left out: {', '.join(name for name, _ in self.left_out)}"
         if self.stepless:
             yield f"rows of the log without a whole number for their step, left out: {self.stepless:,}"
         if self.repeated:
@@ -84,25 +91,33 @@ def read_log(paths: str | Path | Sequence[str | Path]) -> Log:
     """
     files = _files([paths] if isinstance(paths, str | Path) else paths)
     found = _Gathered()
-    for file in files:
-        _gather(file, found)
+    for file, searched in files:
+        try:
+            _gather(file, found)
+        except _Stepless as error:
+            if not searched:
+                raise
+            found.left_out.append((file.name, error))
+    if found.left_out and not any(found.series.values()):
+        raise found.left_out[0][1]
     if not any(found.series.values()):
-        raise UnreadableFileError(f"--log {files[0]}: no number at any step")
-    names = tuple(file.name for file in files)
+        raise UnreadableFileError(f"--log {files[0][0]}: no number at any step")
+    names = tuple(file.name for file, _ in files if file.name not in dict(found.left_out))
     return Log(names, tuple(found.step_keys), found.series, frozenset(found.of_file_names), tuple(found.notes))
 
 
-def _files(paths: Sequence[str | Path]) -> list[Path]:
-    files: list[Path] = []
+def _files(paths: Sequence[str | Path]) -> list[tuple[Path, bool]]:
+    """Each file, and whether it was found in a folder, where other things lie too."""
+    files: list[tuple[Path, bool]] = []
     for path in map(Path, paths):
         if not path.exists():
             raise DumpNotFoundError(f"--log {path}: no such file")
         inside = sorted(filter(is_log_file, path.rglob("*"))) if path.is_dir() else [path]
         if not inside:
             raise DumpNotFoundError(f"--log {path}: holds none of {', '.join(SUFFIXES)}")
-        files += inside
-    if folders := dict.fromkeys(file.parent.name for file in files if is_event_file(file)):
-        _one_run(files[0].parent, folders)
+        files += [(file, path.is_dir()) for file in inside]
+    if folders := dict.fromkeys(file.parent.name for file, _ in files if is_event_file(file)):
+        _one_run(files[0][0].parent, folders)
     return files
 
 
@@ -156,7 +171,7 @@ def _wide_form(file: Path, records: Iterable[Record], found: _Gathered) -> None:
     seen = {_slashed(key): key for record in records for key, value in record.items() if value is not None}
     step_key = next((seen[key] for key in STEP_KEYS if key in seen), None)
     if step_key is None:
-        raise UnreadableFileError(f"--log {file}: no step in it; one of {', '.join(STEP_KEYS)} must say which")
+        raise _Stepless(f"--log {file}: no step in it; one of {', '.join(STEP_KEYS)} must say which")
     found.step_keys[step_key] = None
     for record in records:
         step = _whole(record.get(step_key))

@@ -270,5 +270,19 @@ def test_event_files_of_two_runs(tmp_path: Path) -> None:
         read_log(tmp_path)
 
 
+def test_a_folder_may_hold_other_things(tmp_path: Path) -> None:
+    trainer_state(tmp_path)
+    put(tmp_path / "config.json", '{"hidden_size": 64}')
+    put(tmp_path / "tokenizer.json", '{"model": {"vocab": {"a": 1}}}')
+    log = read_log(tmp_path)
+    assert (log.series, log.files) == (SERIES, ("trainer_state.json",))
+    assert log.notes == ("files of the folder without a step, left out: config.json, tokenizer.json",)
+    with pytest.raises(UnreadableFileError, match=r"config\.json: no step in it"):
+        read_log([tmp_path / "trainer_state.json", tmp_path / "config.json"])
+    (tmp_path / "trainer_state.json").unlink()
+    with pytest.raises(UnreadableFileError, match=r"config\.json: no step in it"):
+        read_log(tmp_path)
+
+
 def test_a_log_is_plain_data() -> None:
     assert Log((), (), {}).notes == ()

@@ -102,6 +102,7 @@ def amount(size: int, noun: str) -> str:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest of the known names, else an empty string."""
-    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """`; did you mean 'x'?` for the nearest of the known names but for case, else an empty string."""
+    lowered = {one.lower(): one for one in known}
+    close = get_close_matches(str(name).lower(), list(lowered), n=1, cutoff=0.6)
+    return f"; did you mean {lowered[close[0]]!r}?" if close else ""

@@ -107,7 +107,8 @@ def analyze(
         report = assemble(audit.basis, state, faults, created)
     if trainer is None:
         return report
-    dialect, settings = configure(trainer, config or {})
+    source = {} if config is None else config
+    dialect, settings = configure(trainer, source)
     how: dict[str, Any] = {
         "on_fault": on_fault,
         "steps": steps,
@@ -117,10 +118,10 @@ def analyze(
     }
     by_step: Mapping[int, Metrics] | None = None
     if logged_steps:
-        logged, by_step = pooled_and_steps(dump, trainer, config or {}, **how)
+        logged, by_step = pooled_and_steps(dump, trainer, source, **how)
     else:
-        logged = trainer_metrics(dump, trainer, config or {}, **how)
-    found = with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))
+        logged = trainer_metrics(dump, trainer, source, **how)
+    found = with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, source))
     found._logged_steps = by_step
     return found
 

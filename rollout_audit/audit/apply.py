@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.pairs import pair_for, pairs_in
+from rollout_audit.audit.plan import Device, choose_device
 from rollout_audit.audit.reading import Reading
 from rollout_audit.audit.selection import ConfigSource, as_correction
 from rollout_audit.corrections.direct import Applied, apply
@@ -20,18 +23,18 @@ from rollout_audit.corrections.packing import Packed
 from rollout_audit.corrections.presets import Preset
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
 from rollout_audit.dumps.applied import AppliedChunk
+from rollout_audit.dumps.chunk import Chunk
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, OnFault
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.rows import row_uid
-from rollout_audit.engines.threads import default_workers
+from rollout_audit.engines.threads import default_workers, map_in_order
 from rollout_audit.errors import MissingFieldError
 from rollout_audit.statistics.batch_cuts import Cuts, decide
 
 __all__ = ["applied_chunks", "apply_correction"]
 
 AppliedRow = tuple[str, NDArray[np.float32], NDArray[np.bool_]]
-CPU = torch.device("cpu")
-ONE = torch.tensor(1.0, dtype=torch.float64)
+Result = TypeVar("Result")
 
 
 def apply_correction(
@@ -42,6 +45,8 @@ def apply_correction(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
+    device: Device = "auto",
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> Iterator[AppliedRow]:
     """Stream (uid, weights float32, mask bool) of each row, both of the row's full length.
@@ -53,14 +58,22 @@ def apply_correction(
         dump: what `open_dump` returned.
         correction: a preset's name, a Preset, a Correction, or a configuration in the keys of `trainer`.
         trainer: whose configuration it is.
-        on_fault, steps, limit, chunk_tokens: as in `analyze`.
+        on_fault, steps, limit, workers, device, chunk_tokens: as in `analyze`.
 
     Raises:
         ConfigError: the trainer itself would refuse the configuration.
         DumpError: the dump cannot be read as asked.
     """
-    asked = as_correction(correction, trainer)
-    chunks = applied_chunks(dump, asked, on_fault=on_fault, steps=steps, limit=limit, chunk_tokens=chunk_tokens)
+    chunks = applied_chunks(
+        dump,
+        as_correction(correction, trainer),
+        on_fault=on_fault,
+        steps=steps,
+        limit=limit,
+        workers=workers,
+        device=device,
+        chunk_tokens=chunk_tokens,
+    )
     return (row for applied in chunks for row in _rows(applied, dump))
 
 
@@ -71,6 +84,8 @@ def applied_chunks(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
+    device: Device = "auto",
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     log: FaultLog | None = None,
 ) -> Iterator[AppliedChunk]:
@@ -83,18 +98,28 @@ def applied_chunks(
     pair = pair_for(correction.mode, pairs_in(dump))
     fields = ("uid", pair.training, *(("advantages",) if correction.needs_advantages else ()))
     reading = Reading(dump, fields, chunk_tokens, on_fault, steps, limit)
-    return _apply(_Reader(reading, correction, pair.training, pair.rollout), log)
+    engine = _Engine(choose_device(device), workers or default_workers())
+    return _apply(_Reader(reading, correction, pair.training, pair.rollout, engine), log)
 
 
 def _apply(reader: _Reader, log: FaultLog | None) -> Iterator[AppliedChunk]:
-    correction = reader.correction
+    correction, engine = reader.correction, reader.engine
     cuts = batch_cuts(
-        reader.reading, reader.training, reader.rollout, correction.batch_rules, CPU, default_workers(), log
+        reader.reading, reader.training, reader.rollout, correction.batch_rules, engine.device, engine.workers, log
     )
     factors = _factors(reader, cuts) if correction.applied_weight.normalise else None
-    for packed, tokens in reader.batches(cuts, log):
+
+    def applied(packed: Packed, tokens: Tokens) -> AppliedChunk:
         factor = None if factors is None else spread(_factor_of_rows(packed, factors), tokens.lengths)
-        yield _unpacked(packed, apply(correction, tokens, factor))
+        return _unpacked(packed, apply(correction, tokens, factor))
+
+    yield from reader.map(applied, cuts, log)
+
+
+@dataclass(frozen=True)
+class _Engine:
+    device: torch.device
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -103,30 +128,44 @@ class _Reader:
     correction: Correction
     training: str
     rollout: str
+    engine: _Engine
 
-    def batches(self, cuts: Cuts, log: FaultLog | None = None) -> Iterator[tuple[Packed, Tokens]]:
-        """The chunks with what the rules over a whole batch leave of them, one batch a step."""
-        for chunk in self.reading.chunks(log):
-            packed = Packed(chunk, CPU)
-            yield packed, decide(self.correction.batch_rules, cuts, packed, packed.tokens(self.training))
+    def map(
+        self, function: Callable[[Packed, Tokens], Result], cuts: Cuts, log: FaultLog | None = None
+    ) -> Iterator[Result]:
+        """`function` of each chunk, in order, with what the rules over a whole batch leave of it; a step is a batch.
+
+        One thread reads while others compute: a chunk is the unit, so that no more than a few wait in memory.
+        """
+
+        def of_chunk(chunk: Chunk) -> Result:
+            packed = Packed(chunk, self.engine.device)
+            return function(packed, decide(self.correction.batch_rules, cuts, packed, packed.tokens(self.training)))
+
+        return map_in_order(of_chunk, self.reading.chunks(log), self.engine.workers)
 
 
 def _factors(reader: _Reader, cuts: Cuts) -> dict[int, float]:
     """step → mean bounded weight of the step, over tokens or over sequences; 1 where it is ≤ 1e-8."""
-    correction = reader.correction
-    weight = correction.applied_weight
-    by_sequence = weight.level in (Level.SEQUENCE, Level.GEOMETRIC)
     sums: dict[int, list[float]] = {}
-    for packed, tokens in reader.batches(cuts):
-        bounded = apply(correction, tokens, ONE).bounded
-        total = row_mean(bounded, tokens.lengths) if by_sequence else row_sum(bounded, tokens.lengths)
-        count = _counted_rows(weight, tokens.lengths) if by_sequence else tokens.lengths
-        for step, part, size in zip(packed.chunk.steps.tolist(), total.tolist(), count.tolist(), strict=True):
+    for rows in reader.map(partial(_weight_sums, reader.correction), cuts):
+        for step, part, size in rows:
             mine = sums.setdefault(step, [0.0, 0.0])
             mine[0] += part
             mine[1] += size
     means = {step: part / size if size else 0.0 for step, (part, size) in sums.items()}
     return {step: mean if mean > 1e-8 else 1.0 for step, mean in means.items()}
+
+
+def _weight_sums(correction: Correction, packed: Packed, tokens: Tokens) -> list[tuple[int, float, int]]:
+    """Of each row its step, and the sum and the count that its bounded weights add to the mean."""
+    weight = correction.applied_weight
+    by_sequence = weight.level in (Level.SEQUENCE, Level.GEOMETRIC)
+    one = torch.tensor(1.0, dtype=torch.float64, device=packed.device)
+    bounded = apply(correction, tokens, one).bounded
+    total = row_mean(bounded, tokens.lengths) if by_sequence else row_sum(bounded, tokens.lengths)
+    count = _counted_rows(weight, tokens.lengths) if by_sequence else tokens.lengths
+    return list(zip(packed.chunk.steps.tolist(), total.tolist(), count.tolist(), strict=True))
 
 
 def _counted_rows(weight: Weight, lengths: Tensor) -> Tensor:
@@ -135,7 +174,8 @@ def _counted_rows(weight: Weight, lengths: Tensor) -> Tensor:
 
 
 def _factor_of_rows(packed: Packed, factors: dict[int, float]) -> Tensor:
-    return torch.tensor([factors[step] for step in packed.chunk.steps.tolist()], dtype=torch.float64)
+    of_rows = [factors[step] for step in packed.chunk.steps.tolist()]
+    return torch.tensor(of_rows, dtype=torch.float64, device=packed.device)
 
 
 def _unpacked(packed: Packed, applied: Applied) -> AppliedChunk:
@@ -143,8 +183,8 @@ def _unpacked(packed: Packed, applied: Applied) -> AppliedChunk:
     chunk = packed.chunk
     weights = np.zeros(chunk.tokens, dtype=np.float32)
     mask = np.zeros(chunk.tokens, dtype=bool)
-    weights[packed.flat] = applied.normalised.to(torch.float32).numpy()
-    mask[packed.flat] = applied.kept.numpy()
+    weights[packed.flat] = applied.normalised.to(torch.float32).cpu().numpy()
+    mask[packed.flat] = applied.kept.cpu().numpy()
     return AppliedChunk(chunk, weights, mask)
 
 

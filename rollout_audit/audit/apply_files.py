@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rollout_audit.audit.apply import applied_chunks
+from rollout_audit.audit.plan import Device
 from rollout_audit.audit.selection import ConfigSource, as_correction, config_settings
 from rollout_audit.corrections.describe import describe
 from rollout_audit.corrections.model import Correction
@@ -21,6 +22,7 @@ from rollout_audit.dumps.applied import AppliedChunk, applied_file, suffix_of
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, OnFault
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.target import fresh_folder, names_with_suffix
+from rollout_audit.engines.upkeep import one_torch_thread
 
 __all__ = ["WrittenCorrection", "write_correction"]
 
@@ -59,6 +61,8 @@ def write_correction(
     on_fault: OnFault = "stop",
     steps: tuple[int | None, int | None] | None = None,
     limit: int | None = None,
+    workers: int | None = None,
+    device: Device = "auto",
     chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
     on_progress: Callable[[int], None] | None = None,
     log: FaultLog | None = None,
@@ -75,7 +79,7 @@ def write_correction(
         correction: a preset's name, a Preset, a Correction, or a configuration in the keys of `trainer`.
         out: a folder that is new or empty.
         trainer: whose configuration it is.
-        on_fault, steps, limit, chunk_tokens, on_progress: as in `analyze`.
+        on_fault, steps, limit, workers, device, chunk_tokens, on_progress: as in `analyze`.
         log: gathers what reading the files finds.
 
     Raises:
@@ -86,10 +90,18 @@ def write_correction(
     asked = as_correction(correction, trainer)
     about = {**_about(correction, asked, trainer), "on_fault": on_fault, "steps": steps, "limit": limit}
     chunks = applied_chunks(
-        dump, asked, on_fault=on_fault, steps=steps, limit=limit, chunk_tokens=chunk_tokens, log=log
+        dump,
+        asked,
+        on_fault=on_fault,
+        steps=steps,
+        limit=limit,
+        workers=workers,
+        device=device,
+        chunk_tokens=chunk_tokens,
+        log=log,
     )
     tally = _Tally()
-    with fresh_folder(out) as folder:
+    with fresh_folder(out) as folder, one_torch_thread():
         files = tuple(_write_files(dump, _counted(chunks, tally, on_progress), about, folder))
     left_out = sum(dump.infos[file].rows for file, _ in files) - tally.rows
     return tally.result(os.fspath(out), tuple(name for _, name in files), describe(asked), left_out)

@@ -28,6 +28,9 @@ PREFIXES = (
 )  # fmt: skip
 """What trainers and loggers set before a metric's name"""
 
+HELD_OUT = ("val", "eval", "test", "validation", "evaluation")
+"""First parts of keys that are of other data than the dump's"""
+
 BY_BATCH: Mapping[str, tuple[str, ...]] = {
     "padding_passes": ("*_mask_mean*", "*clipfrac*"),
     "padding_in_ratios": ("*is_ratio_std", "*is_ratio_min", "*is_ratio_max"),
@@ -80,7 +83,8 @@ def compare(
     found = [_metric(n, *keys[n], series[n], recomputed, tolerance, _note(n, quirks, recomputed)) for n in keys]
     ranked = sorted(found, key=lambda one: _rank(one, tolerance))
     logged_steps = {step - offset for values in log.series.values() for step in values}
-    suggestion = _better_offset(keys, log, recomputed, tolerance, offset) if any(m.departing for m in found) else None
+    doubtful = any(m.departing for m in found) or not any(m.steps for m in found)
+    suggestion = _better_offset(keys, log, recomputed, tolerance, offset) if doubtful else None
     return LogReport(
         trainer=trainer,
         files=list(log.files),
@@ -105,7 +109,8 @@ def compare(
 
 
 def matched_keys(names: Sequence[str], log: Log) -> dict[str, tuple[str, How]]:
-    """metric → its key in the log and how that was found: by its very name, else up to known prefixes of either.
+    """metric → its key in the log and how that was found: by its very name, else up to known prefixes of either, else
+    as the end of one key alone, whatever stands before. W&B writes nested dicts with `.` for `/`.
 
     A key goes to one metric, and to a metric of several keys the one with the fewest prefixes. A name that two metrics
     share without their prefixes goes to neither.
@@ -114,6 +119,7 @@ def matched_keys(names: Sequence[str], log: Log) -> dict[str, tuple[str, How]]:
     shared = Counter(_stripped(name)[-1] for name in names)
     ways: tuple[tuple[How, Mapping[str, str]], ...] = (
         ("prefix", _by_stripped(log.series.keys() - log.of_file_names, log)),
+        ("prefix", _by_end(log.series.keys() - log.of_file_names)),
         ("file name", {_spelt(key): key for key in log.of_file_names}),
     )
     for how, keys in ways:
@@ -129,11 +135,28 @@ def matched_keys(names: Sequence[str], log: Log) -> dict[str, tuple[str, How]]:
 
 def _by_stripped(keys: Collection[str], log: Log) -> dict[str, str]:
     """name without some prefixes → the key with the fewest to take away, in the order of the log."""
-    ways = [(i, one, key) for key in log.series if key in keys for i, one in enumerate(_stripped(key))]
+    ways = [(i, one, key) for key in log.series if key in keys for i, one in enumerate(_stripped(_slashed(key)))]
     found: dict[str, str] = {}
     for _, one, key in sorted(ways, key=lambda way: way[0]):
         found.setdefault(one, key)
     return found
+
+
+def _by_end(keys: Iterable[str]) -> dict[str, str]:
+    """`a/b/c` as `b/c` and `c`, where no other key of the log ends so; keys of held-out data left out."""
+    own = [key for key in keys if _slashed(key).partition("/")[0] not in HELD_OUT]
+    ends = [(end, key) for key in own for end in _ends(_slashed(key))]
+    often = Counter(end for end, _ in ends)
+    return {end: key for end, key in ends if often[end] == 1}
+
+
+def _ends(key: str) -> list[str]:
+    parts = key.split("/")
+    return ["/".join(parts[i:]) for i in range(1, len(parts))]
+
+
+def _slashed(key: str) -> str:
+    return key if "/" in key else key.replace(".", "/")
 
 
 def _stripped(name: str) -> list[str]:
@@ -217,7 +240,8 @@ def _better_offset(
     tolerance: Tolerance,
     offset: int,
 ) -> int | None:
-    """The offset one off at which nine values in ten agree, where less than half do at the one in use."""
+    """The offset one off, or that which lays first or last steps on each other, at which nine values in ten agree where
+    less than half do at the one in use."""
 
     def agreement(tried: int) -> float:
         pairs = [p for n, (key, _) in keys.items() for p in _pairs(n, _shifted(log.series[key], tried), recomputed)]
@@ -225,7 +249,9 @@ def _better_offset(
 
     if agreement(offset) >= 0.5:
         return None
-    best = max((offset - 1, offset + 1), key=agreement)
+    logged = sorted({step for key, _ in keys.values() for step in log.series[key]})
+    ends = {logged[i] - sorted(recomputed)[i] for i in (0, -1)} if logged and recomputed else set()
+    best = max((offset - 1, offset + 1, *sorted(ends - {offset})), key=agreement)
     return best if agreement(best) >= 0.9 else None
 
 
@@ -240,7 +266,8 @@ def _sentence(ranked: Sequence[LoggedMetric], suggestion: int | None) -> str:
     if not ranked:
         return "Nothing of the log was compared: no key is a metric of this trainer under this configuration."
     if not compared:
-        return "Nothing of the log was compared: no metric has a value at the same step in log and dump."
+        text = "Nothing of the log was compared: no metric has a value at the same step in log and dump."
+        return f"{text}{_hint(suggestion)}"
     first, values = ranked[0], sum(len(one.steps) for one in compared)
     if first.first_step is None:
         return f"Log and dump agree: {values:,} values of {len(compared)} metrics."
@@ -252,6 +279,10 @@ def _sentence(ranked: Sequence[LoggedMetric], suggestion: int | None) -> str:
         f"({sum(one.departing for one in ranked):,} of {values:,} values depart, in "
         f"{sum(one.departing > 0 for one in ranked)} of {len(compared)} metrics)."
     )
-    if suggestion is not None:
-        text += f" With --log-offset {suggestion} nine values in ten or more agree: the steps are counted differently."
-    return text
+    return f"{text}{_hint(suggestion)}"
+
+
+def _hint(offset: int | None) -> str:
+    if offset is None:
+        return ""
+    return f" With --log-offset {offset} nine values in ten or more agree: the steps are counted differently."

@@ -78,7 +78,7 @@ def named_presets(
     """
     if trainer is None and config is not None:
         raise UsageError("a configuration needs the trainer's name: whose keys are these?")
-    own = () if trainer is None else (run_preset(trainer, config or {}),)
+    own = () if trainer is None else (run_preset(trainer, {} if config is None else config),)
     given = [*own, *(preset(name) if isinstance(name, str) else name for name in names)]
     return tuple({one.name: one for one in given}.values())
 

@@ -183,7 +183,7 @@ def analyze(
         compared = compare_log(
             dump,
             trainer,
-            config or "{}",
+            "{}" if config is None else config,
             logs,
             tolerance=log_tolerance,
             offset=log_offset,

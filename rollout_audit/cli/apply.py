@@ -11,6 +11,8 @@ from rollout_audit.cli.options import (
     CHUNK_TOKENS,
     ChunkTokens,
     Config,
+    Device,
+    DeviceName,
     Dumps,
     InputFormat,
     Join,
@@ -24,6 +26,7 @@ from rollout_audit.cli.options import (
     Quiet,
     RequireMarker,
     Steps,
+    Workers,
     trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_steps
@@ -61,6 +64,8 @@ def apply(
     steps: Steps = None,
     limit: Limit = None,
     on_fault: OnFault = OnFaultName.STOP,
+    workers: Workers = None,
+    device: Device = DeviceName.AUTO,
     chunk_tokens: ChunkTokens = CHUNK_TOKENS,
     output: Output = None,
     quiet: Quiet = False,
@@ -78,7 +83,7 @@ def apply(
     from rollout_audit.reports.figures import amount
     from rollout_audit.reports.terminal import emit
 
-    check_target(out)
+    check_target(out, dumps)
     if trainer is not None:
         say_config(trainer, correction, quiet=quiet)
     dump = open_dump(
@@ -94,6 +99,8 @@ def apply(
             on_fault=on_fault.value,
             steps=span,
             limit=limit,
+            workers=workers,
+            device=device.value,
             chunk_tokens=chunk_tokens,
             on_progress=advance,
             log=log,

@@ -54,7 +54,7 @@ def convert(
     from rollout_audit.dumps.target import check_target
     from rollout_audit.reports.figures import amount
 
-    check_target(out)
+    check_target(out, dumps)
     dump = open_dump(
         dumps,
         field_map=fields,

@@ -29,7 +29,9 @@ def one_correction(preset: str | None, trainer: str | None, config: str | None) 
     check_one(preset, trainer, config)
     if preset is None and trainer is None:
         raise UsageError("which correction? give --preset NAME, or --trainer NAME with --config")
-    return preset if preset is not None else config or "{}"
+    if preset is not None:
+        return preset
+    return "{}" if config is None else config
 
 
 def say_config(trainer: str | None, config: str | None, *, quiet: bool = False) -> None:
@@ -38,6 +40,7 @@ def say_config(trainer: str | None, config: str | None, *, quiet: bool = False) 
         return
     from rollout_audit.audit.selection import config_text, config_warnings
 
-    say(config_text(trainer, config or "{}"), quiet=quiet)
-    for warning in config_warnings(trainer, config or "{}"):
+    source = "{}" if config is None else config
+    say(config_text(trainer, source), quiet=quiet)
+    for warning in config_warnings(trainer, source):
         say(f"warning: {warning}", quiet=quiet)

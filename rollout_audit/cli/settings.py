@@ -88,14 +88,23 @@ def _check_variables(known: Known) -> None:
 
 
 def _check_keys(given: Settings, known: Known) -> None:
+    _check_spelt_once(given, "", given.tree)
     for key, value in given.tree.items():
         if key in known.commands and isinstance(value, dict) and key not in known.keys:
             allowed = [*known.commands[key], *(TABLES_OF_CHECK if key == "check" else ())]
+            _check_spelt_once(given, f"{key}.", value)
             for own in value:
                 if _plain(own) not in allowed:
                     raise given.unknown(f"{key}.", own, allowed)
         elif _plain(key) not in known.keys and key not in TABLES:
             raise given.unknown("", key, [*known.keys, *known.commands, *TABLES])
+
+
+def _check_spelt_once(given: Settings, where: str, table: Mapping[str, Any]) -> None:
+    """TOML itself refuses a key twice, and knows nothing of - for _."""
+    for key in table:
+        if _plain(key) != key and _plain(key) in table:
+            raise UsageError(f"{given.file}: {where}{key} and {where}{_plain(key)} are one option; keep one")
 
 
 def _defaults(

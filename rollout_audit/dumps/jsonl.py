@@ -135,7 +135,8 @@ class JsonlSource:
             value = json.loads(line)
         except ValueError as error:
             cut = "" if line.endswith(b"\n") else ", or still being written"
-            raise UnreadableFileError(f"{self._file.name}, row {row}: not JSON ({error}){cut}") from error
+            reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+            raise UnreadableFileError(f"{self._file.name}, row {row}: not JSON ({reason}){cut}") from error
         if not isinstance(value, dict):
             raise UnreadableFileError(f"{self._file.name}, row {row}: a JSON {type(value).__name__}, not an object")
         try:

@@ -1,30 +1,28 @@
 """What a trainer has logged, read from the exports that people have: metric by step.
 
 W&B history as CSV, JSONL or Parquet and its chart export (`run - metric` columns); TensorBoard's CSV and JSON of one
-tag, and its long form with a `tag` column; the trainer's own JSONL, nested or flat; transformers' `trainer_state.json`.
+tag, its long form with a `tag` column, and its event files; the trainer's own JSONL, nested or flat; transformers'
+`trainer_state.json` and ms-swift's `logging.jsonl`.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from rollout_audit.dumps.event_files import is_event_file
+from rollout_audit.dumps.log_files import SUFFIXES, Record, is_log_file, number, read_log_file
 from rollout_audit.errors import DumpNotFoundError, UnreadableFileError
 
 __all__ = ["Log", "read_log"]
 
 STEP_KEYS = (
     "global_step", "global_steps", "train/global_step", "training/global_step", "trainer/global_step", "train/step",
-    "rollout/step", "step", "steps", "Step", "_step",
+    "trainer/step", "training/step", "rollout/step", "rollout_id", "training_step", "global_step/max_steps",
+    "iteration", "step", "steps", "Step", "_step",
 )  # fmt: skip
 """In this order: a counter of the trainer's own before W&B's, which counts calls"""
 _SCALAR = {"wall_time", "step", "value"}
@@ -33,8 +31,7 @@ _RUNS = ("run", "run_name", "dir_name")
 _CHART = " - "
 _EXTREMES = ("__MIN", "__MAX")
 _TAG_IN_NAME = re.compile(r"(?:.*-)?tag-(.+)")
-
-Record = Mapping[str, Any]
+_OF_ALL = re.compile(r"\d+/\d+")
 
 
 @dataclass(frozen=True)
@@ -51,21 +48,30 @@ class Log:
     notes: tuple[str, ...] = ()
 
 
+class _Stepless(UnreadableFileError):
+    """Rows without a step: in a folder, a file of other things."""
+
+
 @dataclass
 class _Gathered:
     series: dict[str, dict[int, float]] = field(default_factory=dict)
     step_keys: dict[str, None] = field(default_factory=dict)
     of_file_names: set[str] = field(default_factory=set)
+    cut: list[str] = field(default_factory=list)
+    left_out: list[tuple[str, _Stepless]] = field(default_factory=list)
     stepless: int = 0
     repeated: int = 0
 
     def put(self, key: str, step: int, value: float) -> None:
         values = self.series.setdefault(key, {})
-        self.repeated += step in values
+        self.repeated += step in values and repr(values[step]) != repr(value)
         values[step] = value
 
     @property
     def notes(self) -> Iterator[str]:
+        yield from self.cut
+        if self.left_out:
+            yield f"files of the folder without a step, left out: {', '.join(name for name, _ in self.left_out)}"
         if self.stepless:
             yield f"rows of the log without a whole number for their step, left out: {self.stepless:,}"
         if self.repeated:
@@ -80,39 +86,46 @@ def read_log(paths: str | Path | Sequence[str | Path]) -> Log:
 
     Raises:
         DumpNotFoundError: no such file, or a folder without one of a known suffix.
-        UnreadableFileError: not as its suffix says, no step or no value in it, or the runs of several trainings.
+        UnreadableFileError: not as its suffix says, no step or no value in it, or the runs of several trainings. A last
+            line that was cut off is left out, with a note.
     """
     files = _files([paths] if isinstance(paths, str | Path) else paths)
     found = _Gathered()
-    for file in files:
-        _gather(file, found)
+    for file, searched in files:
+        try:
+            _gather(file, found)
+        except _Stepless as error:
+            if not searched:
+                raise
+            found.left_out.append((file.name, error))
+    if found.left_out and not any(found.series.values()):
+        raise found.left_out[0][1]
     if not any(found.series.values()):
-        raise UnreadableFileError(f"--log {files[0]}: no number at any step")
-    names = tuple(file.name for file in files)
+        raise UnreadableFileError(f"--log {files[0][0]}: no number at any step")
+    names = tuple(file.name for file, _ in files if file.name not in dict(found.left_out))
     return Log(names, tuple(found.step_keys), found.series, frozenset(found.of_file_names), tuple(found.notes))
 
 
-def _files(paths: Sequence[str | Path]) -> list[Path]:
-    files: list[Path] = []
+def _files(paths: Sequence[str | Path]) -> list[tuple[Path, bool]]:
+    """Each file, and whether it was found in a folder, where other things lie too."""
+    files: list[tuple[Path, bool]] = []
     for path in map(Path, paths):
         if not path.exists():
             raise DumpNotFoundError(f"--log {path}: no such file")
-        inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in _READERS) if path.is_dir() else [path]
+        inside = sorted(filter(is_log_file, path.rglob("*"))) if path.is_dir() else [path]
         if not inside:
-            raise DumpNotFoundError(f"--log {path}: holds none of {', '.join(_READERS)}")
-        files += inside
+            raise DumpNotFoundError(f"--log {path}: holds none of {', '.join(SUFFIXES)}")
+        files += [(file, path.is_dir()) for file in inside]
+    if folders := dict.fromkeys(file.parent.name for file, _ in files if is_event_file(file)):
+        _one_run(files[0][0].parent, folders)
     return files
 
 
 def _gather(file: Path, found: _Gathered) -> None:
     """Read one file into what was found so far."""
-    if (read := _READERS.get(file.suffix.lower())) is None:
-        raise UnreadableFileError(f"--log {file}: of no known kind; give {', '.join(_READERS)}")
-    try:
-        records = read(file)
-    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise UnreadableFileError(f"--log {file}: cannot be read as {file.suffix} ({reason})") from error
+    read = read_log_file(file)
+    records = read.records
+    found.cut += read.notes
     keys = dict.fromkeys(key for record in records for key in record)
     names = {_plain(key): key for key in keys}
     tag = next((names[name] for name in _TAGS if name in names), None)
@@ -120,7 +133,7 @@ def _gather(file: Path, found: _Gathered) -> None:
         _long_form(file, records, names, tag, found)
     elif names.keys() >= {"step", "value"} and names.keys() <= _SCALAR:
         _one_tag(file, records, names, found)
-    else:
+    elif records:
         _wide_form(file, [_without_run(file, keys, record) for record in records], found)
 
 
@@ -146,26 +159,31 @@ def _one_tag(file: Path, records: Iterable[Record], names: Mapping[str, str], fo
 def _put_rows(rows: Iterable[tuple[str, Any, Any]], step_key: str, found: _Gathered) -> None:
     found.step_keys[step_key] = None
     for key, at, value in rows:
-        step, number = _whole(at), _number(value)
+        step, one = _whole(at), number(value)
         found.stepless += step is None
-        if step is not None and number is not None:
-            found.put(key, step, number)
+        if step is not None and one is not None:
+            found.put(key, step, one)
 
 
 def _wide_form(file: Path, records: Iterable[Record], found: _Gathered) -> None:
     """A row a step, or several that each hold some of its metrics."""
     records = list(records)
-    seen = {key for record in records for key, value in record.items() if value is not None}
-    step_key = next((key for key in STEP_KEYS if key in seen), None)
+    seen = {_slashed(key): key for record in records for key, value in record.items() if value is not None}
+    step_key = next((seen[key] for key in STEP_KEYS if key in seen), None)
     if step_key is None:
-        raise UnreadableFileError(f"--log {file}: no step in it; one of {', '.join(STEP_KEYS)} must say which")
+        raise _Stepless(f"--log {file}: no step in it; one of {', '.join(STEP_KEYS)} must say which")
     found.step_keys[step_key] = None
     for record in records:
         step = _whole(record.get(step_key))
         found.stepless += step is None
         for key, value in record.items() if step is not None else ():
-            if key not in STEP_KEYS and (number := _number(value)) is not None:
-                found.put(key, step, number)  # type: ignore[arg-type] # None is left out by the loop
+            if _slashed(key) not in STEP_KEYS and (one := number(value)) is not None:
+                found.put(key, step, one)  # type: ignore[arg-type] # None is left out by the loop
+
+
+def _slashed(key: str) -> str:
+    """W&B writes nested dicts with dots."""
+    return key.replace(".", "/")
 
 
 def _without_run(file: Path, keys: Iterable[str], record: Record) -> Record:
@@ -186,77 +204,8 @@ def _one_run(file: Path, runs: Mapping[str, object]) -> None:
 
 
 def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and number.is_integer() else None
-
-
-def _number(value: Any) -> float | None:
-    """A number, or text that spells one."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _flat(tree: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}/")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _rows_of(values: Iterable[Any]) -> list[Record]:
-    """Objects as flat rows; `[wall time, step, value]` triples as TensorBoard's."""
-    rows: list[Record] = []
-    for i, value in enumerate(values):
-        if isinstance(value, list) and len(value) == 3:
-            rows.append(dict(zip(("Wall time", "Step", "Value"), value, strict=True)))
-        elif isinstance(value, dict):
-            rows.append(dict(_flat(value)))
-        else:
-            raise ValueError(f"row {i} is a JSON {type(value).__name__}, not an object")
-    return rows
-
-
-def _read_jsonl(file: Path) -> list[Record]:
-    lines = [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
-    return _rows_of(json.loads(line) for line in lines)
-
-
-def _read_json(file: Path) -> list[Record]:
-    """A list of rows, `log_history` of transformers, or lines under another suffix."""
-    try:
-        tree = json.loads(file.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError:
-        return _read_jsonl(file)
-    if isinstance(tree, dict):
-        tree = tree.get("log_history", [tree])
-    if not isinstance(tree, list):
-        raise ValueError(f"a JSON {type(tree).__name__}, not a list of rows")
-    return _rows_of(tree)
-
-
-def _read_csv(file: Path) -> list[Record]:
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        return [_filled(row) for row in csv.DictReader(stream, restkey="")]
-
-
-def _read_parquet(file: Path) -> list[Record]:
-    return [_filled(dict(_flat(row))) for row in pq.read_table(file).to_pylist()]
-
-
-def _filled(row: Record) -> Record:
-    """Without empty cells, which pandas writes as NaN."""
-    return {key: None if (n := _number(value)) is not None and math.isnan(n) else value for key, value in row.items()}
-
-
-_READERS: Mapping[str, Callable[[Path], list[Record]]] = {
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".json": _read_json,
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
-}
+    """A whole number; `5/100`, of a step and the last one, is 5."""
+    if isinstance(value, str) and _OF_ALL.fullmatch(value):
+        value = value.partition("/")[0]
+    found = number(value)
+    return int(found) if found is not None and found.is_integer() else None

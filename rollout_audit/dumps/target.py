@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["check_target", "fresh_folder", "names_with_suffix", "replacing"]
 
 
-def check_target(out: str | os.PathLike[str]) -> Path:
+def check_target(out: str | os.PathLike[str], sources: Sequence[str] = ()) -> Path:
     """The folder, if it is new or empty.
 
     Raises:
-        UsageError: it is a file, or holds something.
+        UsageError: it is a file, or holds something, or lies in a folder of the sources, which are searched.
     """
     folder = Path(out)
+    for source in sources:
+        if os.path.isdir(source) and folder.resolve().is_relative_to(Path(source).resolve()):
+            raise UsageError(f"{folder}: lies in {source}, and would be read as a part of it; give a folder outside")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: is not a folder; give another --out")
     if folder.is_dir() and (inside := sorted(folder.iterdir())):

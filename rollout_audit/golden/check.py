@@ -150,7 +150,7 @@ def check(
     if config is not None and trainer is None:
         raise UsageError("a configuration needs the trainer's name: whose keys are these?")
     asked = tolerances_of(settings()) if tolerances is None else tolerances
-    own = None if trainer is None else trainer_run(trainer, config or {})
+    own = None if trainer is None else trainer_run(trainer, {} if config is None else config)
     old = None if golden is None else _old(golden, dumps, update=update)
     bitwise = first_difference(dump, **_selection(reading)) if expect_bitwise else None
     found = CheckResult(None, bitwise=bitwise, bitwise_asked=expect_bitwise)

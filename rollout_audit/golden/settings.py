@@ -7,12 +7,12 @@ stands in the file are options of the commands, which `cli.settings` hands to th
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollout_audit.dumps.text import decoded, parsed_toml
 from rollout_audit.errors import UsageError, suggest
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _table(tree: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _toml(file: Path) -> Mapping[str, Any]:
     """Editors of some systems begin a file with a byte order mark."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        return parsed_toml(decoded(file.read_bytes()))
     except (OSError, ValueError) as error:
         raise UsageError(f"{_named(file)}: cannot be read as TOML ({' '.join(str(error).split())})") from error
 

@@ -8,7 +8,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.configfile import ConfigSource, Section, is_flags, read_config, read_named
+from rollout_audit.trainers.configfile import ConfigSource, Section, is_flags, load_config, read_named
 from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
 
 if TYPE_CHECKING:
@@ -186,10 +186,14 @@ class Trainer(Generic[C]):
     def _read(self, source: ConfigSource) -> tuple[Settings, list[str]]:
         """The settings as they are spelled in `source`, and in the file that they name."""
         known = {*self.defaults, *self.optional, *(old.key for old in self.renamed), self.file_setting} - {""}
-        given = dict(self.relevant(read_config(source, self.section, known)))
+        loaded = load_config(source)
+        given = dict(
+            self.relevant(self.section.of(self._affirmed(loaded.tree) if is_flags(source) else loaded.tree, known))
+        )
         for key in (key for key in given if key not in known):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
-        notes = [] if given or source in ({}, "{}") else [f"no setting of {self.name} is given: its defaults"]
+        notes = [] if given or source in ({}, "{}") else [self._nothing_given(loaded.tree, known)]
+        notes += [str(one) for one in loaded.repeated if known.intersection(one.key.split("."))]
         if given and self.by_flags and is_flags(source):
             given = {**self.by_flags, **given}
         named = given.pop(self.file_setting, None)
@@ -199,6 +203,16 @@ class Trainer(Generic[C]):
         if further is None:
             notes.append(f"{self.file_setting} = {named!r}: no such file here, its settings are taken for the defaults")
         return given | self.section.of(further or {}, known), notes
+
+    def _affirmed(self, tree: Settings) -> Settings:
+        """`--no_x`, which transformers' parser makes for what is true by default, as x that is false."""
+        negated = {f"no_{key}": key for key, value in self.defaults.items() if value is True}
+        return {negated.get(key, key): False if key in negated else value for key, value in tree.items()}
+
+    def _nothing_given(self, tree: Settings, known: Collection[str]) -> str:
+        stray, place = self.section.stray(tree, known), ".".join(self.section.path)
+        elsewhere = f"; {stray} is not where it looks{f', which is under {place}' if place else ''}" if stray else ""
+        return f"no setting of {self.name} is given: its defaults{elsewhere}"
 
     def express(self, wanted: Correction) -> Expression | Unexpressible:
         """The settings that this trainer reads as the correction, or the nearest and what is different about it."""

@@ -1,28 +1,31 @@
-"""A trainer's settings from wherever a run keeps them: dict, JSON, YAML or TOML file, `key=value`, flags.
-
-Bands such as 0.5_2.0 are why this is not a plain loader: YAML 1.1 and TOML read `1_2` as 12 and `0.5_2` as
-0.52. Here every number with an underscore stays the string it was, and `1e-4` (a string in YAML 1.1) is a
-number.
-"""
+"""A trainer's settings from wherever a run keeps them: dict, JSON, YAML or TOML file, `key=value`, flags."""
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
-import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher
+from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import yaml
-
+from rollout_audit.dumps.text import decoded
 from rollout_audit.errors import UsageError
+from rollout_audit.trainers.commandline import (
+    Pair,
+    are_flags,
+    are_pairs,
+    hold_pairs,
+    read_flags,
+    read_pair_lines,
+    read_pairs,
+    read_script,
+)
+from rollout_audit.trainers.markup import read_json, read_toml, read_yaml
 
-__all__ = ["ConfigSource", "Section", "is_flags", "read_config", "read_named"]
+__all__ = ["ConfigSource", "Loaded", "Repeated", "Section", "is_flags", "load_config", "read_config", "read_named"]
 
 ConfigSource: TypeAlias = Mapping[str, object] | str | PathLike[str]
 
@@ -44,29 +47,53 @@ class Section:
         """The settings in `tree`, as a flat dict; `known` are the trainer's keys."""
         found = [place._found(tree, known) for place in (self, *self.also)]
         parts = [part for part in found if part is not None]
-        if not found[0]:
-            self._check_spelling(tree)
+        for place in (self, *self.also):
+            place._check_spelling(tree, known)
+        self._check_holds_settings(tree)
         if not any(parts) and (not parts or any(key in known for key in tree)):
             return self._ours(tree, known, flat=True)
         beside = {str(k): v for k, v in tree.items() if k in known} if self._is_fragment(tree, known) else {}
-        return beside | {k: v for part in parts for k, v in part.items()}
+        nested = {k: v for part in parts for k, v in part.items()}
+        for key in beside.keys() & nested.keys():
+            if beside[key] != nested[key]:
+                both = f"{beside[key]!r} by itself and {nested[key]!r} in its section"
+                raise UsageError(f"configuration: {key!r} stands there twice, as {both}; keep one")
+        return beside | nested
 
     def _is_fragment(self, tree: Mapping[str, object], known: Collection[str]) -> bool:
         """Whether nothing but settings of ours and sections stand there: flat and dotted keys beside each other."""
         return all(key in known or isinstance(value, Mapping) for key, value in tree.items())
 
-    def _check_spelling(self, tree: Mapping[str, object]) -> None:
+    def _check_spelling(self, tree: Mapping[str, object], known: Collection[str]) -> None:
         """Raises UsageError where a section is there under almost its name: its settings would not be looked at."""
         for start in range(len(self.path)):
             node: object = tree
             for key in self.path[start:]:
                 if not isinstance(node, Mapping):
                     break
+                for name, below in node.items():
+                    if _is_slip(str(name), key, below, known, alone=key not in node):
+                        beside = (
+                            f" beside {key!r}; put its settings there" if key in node else f"; did you mean {key!r}?"
+                        )
+                        raise UsageError(f"configuration: unknown section {name!r}{beside}")
                 if key not in node:
-                    if near := get_close_matches(key, [str(name) for name in node], n=1, cutoff=NEAR):
-                        raise UsageError(f"configuration: unknown section {near[0]!r}; did you mean {key!r}?")
                     break
                 node = node[key]
+
+    def _check_holds_settings(self, tree: Mapping[str, object]) -> None:
+        """Raises UsageError where the section is something else, such as a reference that was not resolved."""
+        for start, key in enumerate(self.path):
+            below = _at(tree, self.path[start:])
+            if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | None):
+                name = ".".join(self.path[start:])
+                raise UsageError(f"configuration: {name} holds {below!r}, not settings by name")
+
+    def stray(self, tree: Mapping[str, object], known: Collection[str]) -> str:
+        """The dotted place of a setting of ours that stands where it is not looked for; empty where there is none."""
+        paths = (place.path[start:] for place in (self, *self.also) for start in range(len(place.path)))
+        looked_at = {id(below) for found, below in (_descend(tree, path) for path in paths) if found}
+        return _stray(tree, known, looked_at, ())
 
     def _found(self, tree: Mapping[str, object], known: Collection[str]) -> dict[str, object] | None:
         for start in range(len(self.path)):
@@ -85,12 +112,74 @@ class Section:
 
 NEAR = 0.9
 """Likeness at which an unknown key beside other settings counts as a misspelt one of ours"""
+NEARER = 0.75
+"""Of a section that holds settings of ours"""
+DEEPEST = 6
+"""Levels of nesting that are searched: a mapping may hold itself"""
+TELLING = 8
+"""Letters of a key that is no word of many trainers"""
+
+
+def _stray(tree: Mapping[str, object], known: Collection[str], looked_at: set[int], above: tuple[str, ...]) -> str:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and len(above) < DEEPEST:
+            own = next((str(k) for k in value if k in known and len(str(k)) >= TELLING), None)
+            if own and id(value) not in looked_at:
+                return ".".join((*above, str(key), own))
+            if below := _stray(value, known, looked_at, (*above, str(key))):
+                return below
+    return ""
 
 
 def _is_ours(key: str, prefix: str | tuple[str, ...], known: Collection[str]) -> bool:
-    if key in known or (prefix and key.startswith(prefix)):
+    if key in known or (prefix and key.startswith(prefix)) or key.isdecimal():  # what `{upper: 1,5}` comes to
         return True
-    return bool(get_close_matches(key, list(known), n=1, cutoff=NEAR))
+    return any(_alike(key, own, NEAR) for own in known)
+
+
+def _is_slip(name: str, key: str, below: object, known: Collection[str], *, alone: bool) -> bool:
+    """Whether it is a section that was meant to be called `key`; where there is one, it must hold settings of ours."""
+    if name == key or not isinstance(below, Mapping):
+        return False
+    ours = _holds(below, known)
+    return (ours or alone) and _alike(name, key, NEARER if ours else NEAR)
+
+
+def _holds(tree: Mapping[str, object], known: Collection[str]) -> bool:
+    """Itself or one level below, where a nested section may be."""
+    inside = [one for one in tree.values() if isinstance(one, Mapping)]
+    return any(key in known for part in (tree, *inside) for key in part)
+
+
+def _alike(name: str, other: str, likeness: float) -> bool:
+    """But for case and hyphens the same, a slip of one letter apart, or as like as that."""
+    one, two = (text.lower().replace("-", "_") for text in (name, other))
+    if one == two or (min(len(one), len(two)) >= TELLING - 2 and _one_slip(one, two)):
+        return True
+    match = SequenceMatcher(None, one, two)
+    return match.real_quick_ratio() >= likeness and match.quick_ratio() >= likeness and match.ratio() >= likeness
+
+
+def _one_slip(one: str, two: str) -> bool:
+    """A letter too many, one too few, another one, or two that changed places."""
+    short, long = sorted((one, two), key=len)
+    if len(long) - len(short) == 1:
+        return any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
+    apart = [i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b] if len(short) == len(long) else []
+    swapped = (
+        len(apart) == 2
+        and apart[1] == apart[0] + 1
+        and one[apart[0]] == two[apart[1]]
+        and one[apart[1]] == two[apart[0]]
+    )
+    return len(apart) == 1 or swapped
+
+
+def _at(tree: Mapping[str, object], path: tuple[str, ...]) -> object:
+    node: object = tree
+    for key in path:
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
 
 
 def _descend(tree: Mapping[str, object], path: tuple[str, ...]) -> tuple[bool, Mapping[str, object]]:
@@ -106,16 +195,71 @@ def read_config(source: ConfigSource, section: Section = Section(), known: Colle
     """The settings that `source` gives, from the trainer's section where it has one.
 
     Args:
-        source: a mapping; a path; or text: a JSON object, the name of a .json, .toml, .sh or YAML file,
-            `key=value,key=value` (a value may hold commas; dotted keys are nested, hydra's `+` is dropped), or
-            command-line flags (`--tis-clip 2.0 --use-tis`).
+        source: as in `load_config`.
         section: where the trainer nests its settings.
         known: the trainer's keys, which tell its settings from others in a shared section.
 
     Raises:
         UsageError: no such file, or text that cannot be read.
     """
-    return section.of(_nest(_load(source)), known)
+    return section.of(load_config(source).tree, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A setting that a command line gives twice with different values, of which the later counts."""
+
+    key: str
+    """dotted"""
+    first: object
+    later: object
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.first!r} and then {self.later!r}: given twice, the later counts"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """All that a source holds, nested."""
+
+    tree: Mapping[str, object]
+    repeated: tuple[Repeated, ...] = ()
+
+
+def load_config(source: ConfigSource) -> Loaded:
+    """What a source holds, whosever settings they are.
+
+    Args:
+        source: a mapping; a path; or text: a JSON object, the name of a .json, .toml, .sh or YAML file,
+            `key=value,key=value` (a value may hold commas; dotted keys are nested, `filters.0.x` and `filters[0].x`
+            are of a list, hydra's `+` is dropped), or command-line flags (`--tis-clip 2.0 --use-tis`).
+
+    Raises:
+        UsageError: no such file, text that cannot be read, or in a file or mapping a key twice.
+    """
+    if isinstance(source, Mapping):
+        return _of_file("", source.items())
+    text = fspath(source)
+    if not text.strip():
+        raise UsageError(f"configuration {text!r}: nothing in it; give {KINDS}")
+    if text.lstrip().startswith("{"):
+        return _of_file(f" {text!r}", _tree(text, text, read_json).items())
+    if isinstance(source, str) and are_flags(text):
+        return _of_command(text, text, read_flags)
+    if isinstance(source, str) and "=" in text and not Path(text).is_file() and Path(text).suffix not in SUFFIXES:
+        by_words = FIRST_WORD.match(text) and hold_pairs(text)
+        return _of_command(text, text, read_flags if by_words else read_pairs)
+    if isinstance(source, str) and INLINE.match(text) and not Path(text).is_file():
+        return _of_file(f" {text!r}", _tree(text, text, read_yaml).items())
+    return _from_file(Path(text))
+
+
+INLINE = re.compile(r"\s*[\w.]+:\s")
+"""YAML that is no file"""
+KINDS = "a YAML, JSON or TOML file, a JSON object or key=value,key=value"
+FIRST_WORD = re.compile(r"\s*[^\s=,]+\s")
+"""Of a pasted command"""
+TYPES = {list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false"}
 
 
 def is_flags(source: ConfigSource) -> bool:
@@ -123,10 +267,10 @@ def is_flags(source: ConfigSource) -> bool:
     if isinstance(source, Mapping):
         return False
     text = fspath(source)
-    if isinstance(source, str) and _are_flags(text):
+    if isinstance(source, str) and are_flags(text):
         return True
     try:
-        return Path(text).suffix.lower() in SCRIPTS or _are_flags(Path(text).read_text(encoding="utf-8-sig"))
+        return Path(text).suffix.lower() in SCRIPTS or are_flags(_text_of(Path(text)))
     except (OSError, ValueError):  # no file: other text
         return False
 
@@ -136,201 +280,128 @@ def read_named(name: object, source: ConfigSource) -> Mapping[str, object] | Non
     beside = [] if isinstance(source, Mapping) else [Path(fspath(source)).parent]
     places = [Path(str(name)), *(folder / part for folder in beside for part in (str(name), Path(str(name)).name))]
     found = next((path for path in places if path.is_file()), None)
-    return None if found is None else _nest(_load(found))
+    return None if found is None else load_config(found).tree
 
 
-def _load(source: ConfigSource) -> Mapping[str, object]:
-    if isinstance(source, Mapping):
-        return source
-    text = fspath(source)
-    if text.lstrip().startswith("{"):
-        return _checked(text, text, json.loads)
-    if isinstance(source, str) and _are_flags(text):
-        return _checked(text, text, _flags)
-    if isinstance(source, str) and "=" in text and not Path(text).is_file():
-        return dict(_fragments(text))
-    return _from_file(Path(text))
-
-
-def _from_file(path: Path) -> Mapping[str, object]:
+def _from_file(path: Path) -> Loaded:
+    name = str(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = _text_of(path)
     except FileNotFoundError:
-        raise UsageError(
-            f"configuration {str(path)!r}: no such file; give a YAML, JSON or TOML file, a JSON object or "
-            "key=value,key=value"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"configuration {str(path)!r}: cannot be read ({error})") from error
-    load = _flags if _are_flags(text) else LOADERS.get(path.suffix.lower(), _yaml)
-    return _checked(str(path), text, load)
+        raise UsageError(f"configuration {name!r}: no such file; give {KINDS}") from None
+    except IsADirectoryError:
+        raise UsageError(f"configuration {name!r}: a folder; give the file in it that the run used") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"configuration {name!r}: cannot be read ({reason}); give {KINDS}") from error
+    kind = path.suffix.lower()
+    if are_flags(text) or kind in SCRIPTS:
+        return _of_command(name, text, read_script if kind == ".py" else read_flags)
+    if kind not in LOADERS and are_pairs(text):
+        return _of_command(name, text, read_pair_lines)
+    return _of_file(f" {name!r}", _unwrapped(_tree(name, text, LOADERS.get(kind, read_yaml))).items())
 
 
-def _are_flags(text: str) -> bool:
-    """Whether the first thing beside comments is a command-line flag."""
-    lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line and not line.startswith("#")), "").startswith("--")
+def _unwrapped(tree: Mapping[str, object]) -> Mapping[str, object]:
+    """W&B's config.yaml keeps each setting under `value`."""
+    values = {key: one for key, one in tree.items() if key not in OF_WANDB}
+    wrapped = [one for one in values.values() if isinstance(one, Mapping) and "value" in one and one.keys() <= WRAPPING]
+    if not values or len(wrapped) < len(values):
+        return tree
+    return {key: one["value"] for key, one in zip(values, wrapped, strict=True)}
 
 
-def _checked(name: str, text: str, load: Callable[[str], object]) -> Mapping[str, object]:
+OF_WANDB = ("_wandb", "wandb_version")
+WRAPPING = {"value", "desc"}
+
+
+def _text_of(path: Path) -> str:
+    """Of a pipe what came out of it the first time."""
+    data = path.read_bytes() if path.is_file() or path.is_dir() or not path.exists() else _drained(path)
+    return decoded(data).replace("\r\n", "\n")
+
+
+@lru_cache
+def _drained(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def _tree(name: str, text: str, load: Callable[[str], object]) -> Mapping[str, object]:
     try:
-        tree = load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        tree = load(text) if text.strip() else None
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"configuration {name!r}: {' '.join(str(error).split())}") from error
     if tree is None:
         return {}
     if not isinstance(tree, Mapping):
-        raise UsageError(f"configuration {name!r}: holds a {type(tree).__name__}, not settings by name")
+        found = TYPES.get(type(tree), f"a {type(tree).__name__}")
+        raise UsageError(f"configuration {name!r}: holds {found}, not settings by name")
     return tree
 
 
-def _nest(flat: Mapping[str, object]) -> dict[str, object]:
-    """Dotted keys as nested dicts; nested ones as they are."""
+def _of_command(name: str, text: str, read: Callable[[str], Iterable[Pair]]) -> Loaded:
+    try:
+        return Loaded(*_nest(read(text)))
+    except ValueError as error:
+        raise UsageError(f"configuration {name!r}: {' '.join(str(error).split())}") from error
+
+
+def _of_file(name: str, pairs: Iterable[Pair]) -> Loaded:
+    try:
+        tree, repeated = _nest(pairs)
+    except ValueError as error:
+        raise UsageError(f"configuration{name}: {error}") from error
+    if repeated:
+        key, first, later = repeated[0].key, repeated[0].first, repeated[0].later
+        raise UsageError(f"configuration{name}: key {key!r} stands there twice, as {first!r} and {later!r}; keep one")
+    return Loaded(tree)
+
+
+PARTS = re.compile(r"[^.\[\]]+")
+
+
+def _nest(pairs: Iterable[Pair]) -> tuple[dict[str, object], tuple[Repeated, ...]]:
+    """Dotted keys as nested dicts, numbers among them as places of a list; what is nested already as it is."""
     tree: dict[str, object] = {}
-    for dotted, value in flat.items():
-        *parents, leaf = str(dotted).split(".")
-        node: dict[str, Any] = tree
-        for parent in parents:
-            below = node.get(parent)
-            node[parent] = dict(below) if isinstance(below, Mapping) else {}
-            node = node[parent]
-        node[leaf] = value
-    return tree
+    repeated: list[Repeated] = []
+    for dotted, value in pairs:
+        _put(tree, PARTS.findall(str(dotted)) or [str(dotted)], value, repeated, ())
+    return tree, tuple(repeated)
 
 
-FRAGMENT = re.compile(r"(?:^|[,\s])\s*(?:--)?\+*(?P<key>[A-Za-z][\w.]*)=")
-
-PAIR = re.compile(r"^\+*(?P<key>[a-z][a-z0-9_]*(?:\.\w+)+)=(?P<value>.*)$")
-"""Of hydra, in a launch script"""
-
-FLAG = re.compile(r"(?:^|\s)--(?P<key>[A-Za-z][\w.-]*)(?P<values>(?:[=\s]\s*(?!--)\S+)*)")
-
-
-def _fragments(text: str) -> Iterator[tuple[str, object]]:
-    keys = list(FRAGMENT.finditer(text))
-    if not keys or text[: keys[0].start()].strip():
-        raise UsageError(f"configuration {text!r}: expected key=value,key=value")
-    ends = [key.start() for key in keys[1:]] + [len(text)]
-    for key, end in zip(keys, ends, strict=True):
-        yield key["key"], _scalar(text[key.end() : end].strip(" ,"))
-
-
-def _flags(text: str) -> dict[str, object]:
-    """`--key value`, `--key=value`, `--key` (true) and `--key 0.5 5.0` (a list) of a command line or script.
-
-    Of a script also hydra's `section.key=value`; variables that are set once stand for their values.
-    """
-    settings: dict[str, object] = {}
-    for line in _filled_in(text.replace("\\\n", " ")).splitlines():
-        words = list(_words(line))
-        settings |= {pair["key"]: _word(pair["value"]) for word in words if (pair := PAIR.match(word))}
-        for flag in FLAG.finditer(" ".join(words)):
-            values = [
-                _word(word)
-                for word in flag["values"].lstrip("=").split()
-                if word.strip("()") and not UNKNOWN.fullmatch(word)
-            ]
-            settings[flag["key"].replace("-", "_")] = _one_or_list(values)
-    return settings
+def _put(
+    node: dict[str, object], parts: list[str], value: object, repeated: list[Repeated], above: tuple[str, ...]
+) -> None:
+    """Set one value, below lists and mappings that may be there already."""
+    key, *below = parts
+    here, old = (*above, key), node.get(key)
+    if below and below[0].isdecimal():
+        node[key] = _with_item(list(old) if isinstance(old, list) else [], below, value, repeated, here)
+    elif below or (isinstance(value, Mapping) and isinstance(old, Mapping)):
+        if not isinstance(old, Mapping | None):
+            repeated.append(Repeated(".".join(here), old, value))
+        node[key] = child = dict(old) if isinstance(old, Mapping) else {}
+        rest = [(below, value)] if below else [([str(k)], v) for k, v in value.items()]  # type: ignore[attr-defined]
+        for path, one in rest:
+            _put(child, path, one, repeated, here)
+    else:
+        if key in node and repr(old) != repr(value):
+            repeated.append(Repeated(".".join(here), old, value))
+        node[key] = value
 
 
-ASSIGNED = re.compile(
-    r"^\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"'(]+)\s*(?:#.*)?$", re.M
-)
-VARIABLE = re.compile(r"\$(?:\{(?P<name>[A-Za-z_]\w*)(?::?-(?P<default>[^{}]*))?\}|(?P<bare>[A-Za-z_]\w*))")
-"""Of a shell"""
-DEEPEST = 3
-"""Variables that are set to other variables"""
-PIECE = re.compile(r"\s+(?=--|\+*[a-z][a-z0-9_]*(?:\.\w+)+=)")
-"""Between settings inside one quoted string"""
-BEFORE = re.compile(r"^(?:\w+\+?=\(?|[fr]{1,2})?\s*(?=--|\+*[a-z][a-z0-9_]*(?:\.\w+)+=)")
-"""The name of a variable that such a string is given to, the f of Python"""
-UNKNOWN = re.compile(r"\$[\w{}\[\]@*]+")
-"""A variable that has no value here, by itself"""
-
-
-def _filled_in(text: str) -> str:
-    """The text with every shell variable that has one value replaced by it; one set twice may be of a branch."""
-    given: dict[str, set[str]] = {}
-    for line in ASSIGNED.finditer(text):
-        value = line["value"].strip("\"'")
-        own = VARIABLE.fullmatch(value)
-        if own and own["name"] == line["name"]:  # X=${X:-0.2}
-            value = own["default"] or ""
-        given.setdefault(line["name"], set()).add(value)
-    values = {name: found.pop() for name, found in given.items() if len(found) == 1}
-    for _ in range(DEEPEST):
-        text = VARIABLE.sub(lambda use: _value_of(use, values, set(given)), text)
-    return text
-
-
-def _value_of(use: re.Match[str], values: Mapping[str, str], given: set[str]) -> str:
-    name = use["name"] or use["bare"]
-    default = None if name in given else use["default"]
-    value = values.get(name, default)
-    return use.group() if value is None else value.strip("\"'")
-
-
-def _words(line: str) -> Iterator[str]:
-    """The words of a line, with the settings inside quoted strings apart."""
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError:  # a quoted string that goes on in the next line
-        words = re.sub(r"(?:^|\s)#.*$|[\"']", " ", line).split()
-    for word in words:
-        yield from (BEFORE.sub("", piece) for piece in PIECE.split(word))
-
-
-def _one_or_list(values: list[object]) -> object:
-    if not values:
-        return True
-    return values[0] if len(values) == 1 else values
-
-
-def _scalar(text: str) -> object:
-    try:
-        return _yaml(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"configuration value {text!r}: {' '.join(str(error).split())}") from error
-
-
-def _word(text: str) -> object:
-    """A word of a script, of which most settings are of other things: what is no YAML stays the text it is."""
-    try:
-        return _yaml(text)
-    except yaml.YAMLError:
-        return text
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader with the numbers of YAML 1.2: 1e-4 is one, 1_2, 0.5_2 and 1:30 are not."""
-
-
-INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-NUMBERS = {
-    INT: re.compile(r"^[-+]?[0-9]+$"),
-    FLOAT: re.compile(r"^[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)$"),
-}
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in NUMBERS]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-for _tag, _pattern in NUMBERS.items():
-    _Loader.add_implicit_resolver(_tag, _pattern, list("-+.0123456789"))
-_Loader.add_constructor(INT, lambda _, node: int(node.value))
-
-
-def _yaml(text: str) -> object:
-    return yaml.load(text, Loader=_Loader)
-
-
-UNDERSCORED = re.compile(r"(?m)^(\s*[\w.\"'-]+\s*=\s*)([-+]?[0-9.]+_[0-9._]+)(?=\s*(?:#.*)?$)")
-
-
-def _toml(text: str) -> object:
-    # tomllib has a hook for floats but none for integers, so 1_2 must be quoted before it is read
-    return tomllib.loads(UNDERSCORED.sub(r'\1"\2"', text))
+def _with_item(
+    items: list[object], parts: list[str], value: object, repeated: list[Repeated], above: tuple[str, ...]
+) -> list[object]:
+    place = int(parts[0])
+    if place > len(items):
+        name = ".".join(above)
+        raise ValueError(f"{name}.{place} without {name}.{len(items)}; give the entries of the list in order, from 0")
+    known: dict[str, object] = {parts[0]: items[place]} if place < len(items) else {}
+    _put(known, parts, value, repeated, above)
+    return [*items[:place], known[parts[0]], *items[place + 1 :]]
 
 
 SCRIPTS = (".sh", ".py")
-LOADERS: dict[str, Callable[[str], object]] = {".json": json.loads, ".toml": _toml, ".sh": _flags, ".py": _flags}
+LOADERS: dict[str, Callable[[str], object]] = {".json": read_json, ".toml": read_toml}
+SUFFIXES = (*LOADERS, *SCRIPTS, ".yaml", ".yml")

@@ -12,12 +12,15 @@ from rollout_audit.errors import ConfigError, suggest
 __all__ = ["Settings", "number", "positive"]
 
 T = TypeVar("T")
+YAML_WORDS = "; a bare flag, yes and on are true, no and off are false"
 
 
 def number(key: str, value: object) -> float:
     """A finite number, or a string that spells one without underscores (`1e-4` in YAML 1.1)."""
     spelled = isinstance(value, str) and "_" not in value
-    if isinstance(value, bool) or not (spelled or isinstance(value, int | float)):
+    if isinstance(value, bool):
+        raise ConfigError(key, value, f"expected a number{YAML_WORDS}")
+    if not (spelled or isinstance(value, int | float)):
         raise ConfigError(key, value, "expected a number")
     try:
         parsed = float(value)  # type: ignore[arg-type]
@@ -57,6 +60,7 @@ class Settings:
             return table[value]
         allowed = ", ".join("null" if name is None else name for name in table)
         near = suggest(str(value), (name for name in table if name is not None))
+        near = YAML_WORDS if isinstance(value, bool) else near
         raise ConfigError(key, value, f"must be one of {allowed}{near}")
 
     def flag(self, key: str) -> bool:
@@ -92,11 +96,15 @@ class Settings:
     def open_band(self, lower_key: str, upper_key: str, off: float | None = None) -> tuple[float | None, float | None]:
         """Bounds on a ratio, either of which may be null, or `off`, for none."""
         lower, upper = (
-            None if self.values[key] == off else self.optional_positive(key) for key in (lower_key, upper_key)
+            None if self._is_off(key, off) else self.optional_positive(key) for key in (lower_key, upper_key)
         )
         if lower is not None and upper is not None and lower > upper:
             raise ConfigError(lower_key, self.values[lower_key], f"above {upper_key} = {upper:.12g}")
         return lower, upper
+
+    def _is_off(self, key: str, off: float | None) -> bool:
+        value = self.values[key]
+        return value == off and not isinstance(value, bool)
 
     def band(self, lower_key: str, upper_key: str) -> tuple[float, float]:
         """Bounds on a ratio; a lower bound that is not given is the reciprocal of the upper."""

@@ -81,6 +81,87 @@ def test_an_offset_of_one_is_said_and_not_applied(tmp_path: Path) -> None:
     assert (shifted.status, shifted.offset, shifted.better_offset, shifted.steps_in_log_alone) == ("agrees", 1, None, 0)
 
 
+def test_an_offset_that_lays_all_steps_beside_each_other_is_said(tmp_path: Path) -> None:
+    found = compared(written(tmp_path / "l.jsonl", lambda *_: None, shift=100))
+    assert (found.status, found.better_offset) == ("nothing compared", 100)
+    assert found.sentence == (
+        "Nothing of the log was compared: no metric has a value at the same step in log and dump. "
+        "With --log-offset 100 nine values in ten or more agree: the steps are counted differently."
+    )
+    assert compared(tmp_path / "l.jsonl", offset=100).status == "agrees"
+
+
+def test_a_key_may_end_in_the_name_whatever_stands_before() -> None:
+    log = log_of(my_run__grpo__corr__kl={1: 1.0}, eval__corr__ess={1: 1.0}, a__corr__k3={1: 1.0}, b__corr__k3={1: 1.0})
+    assert matched_keys(["corr/kl", "corr/ess", "corr/k3"], log) == {"corr/kl": ("my_run/grpo/corr/kl", "prefix")}
+    dotted = Log(("l",), ("step",), {"train.corr.kl": {1: 1.0}, "corr.ess": {1: 1.0}})
+    assert matched_keys(["corr/kl", "corr/ess"], dotted) == {
+        "corr/kl": ("train.corr.kl", "prefix"),
+        "corr/ess": ("corr.ess", "prefix"),
+    }
+
+
+CONFIGS: dict[str, dict[str, object]] = {
+    "verl": CONFIG,
+    "verl-2026-01": CONFIG,
+    "verl-2025-10": {"rollout_is": True, "rollout_is_threshold": 2.0},
+    "miles": {"use_tis": True},
+    "slime": {"use_tis": True},
+    "nemo-rl": {"use_importance_sampling_correction": True},
+    "openrlhf": {"is_correction_enable": True},
+    "skyrl": {"tis_ratio_type": "token"},
+    "areal": {"use_decoupled_loss": True, "m2_threshold": 0.04},
+    "roll": {"is_weight": {"enabled": True}},
+    "ms-swift": {"rollout_importance_sampling_mode": "token_truncate", "log_rollout_offpolicy_metrics": True},
+}
+SHAPES: dict[str, tuple[str, str, str]] = {
+    "verl": (".jsonl", "", "training/global_step"),
+    "verl-2026-01": (".csv", "", "training/global_step"),
+    "verl-2025-10": (".csv", "actor/", "_step"),
+    "miles": (".csv", "train/", "train/step"),
+    "slime": (".jsonl", "train/", "train/step"),
+    "trl": (".csv", "train/", "train/global_step"),
+    "nemo-rl": (".jsonl", "train/", "_step"),
+    "openrlhf": (".csv", "train/", "train/global_step"),
+    "open-instruct": (".csv", "", "training_step"),
+    "skyrl": (".csv", "", "trainer/global_step"),
+    "areal": (".jsonl", "", "global_step"),
+    "roll": (".csv", "", "_step"),
+    "ms-swift": (".jsonl", "", "global_step/max_steps"),
+    "prime-rl": (".jsonl", "", "step"),
+}
+"""trainer → the kind of file, what stands before its names, and the key of the step, as it or its logger writes them"""
+
+
+def test_every_trainer_has_its_shape() -> None:
+    assert SHAPES.keys() == TRAINERS.keys()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_log_of_every_trainer_is_laid_beside_its_metrics(name: str, tmp_path: Path) -> None:
+    suffix, prefix, step_key = SHAPES[name]
+    by_step = ra.trainer_metrics(ra.open_dump(GRPO), name, CONFIGS.get(name, {}), per_step=True)
+    spoilt = list(by_step[3])[-1]
+    rows = []
+    for step, metrics in by_step.items():
+        values = {f"{prefix}{key}": value for key, value in metrics.items() if value is not None}
+        if step in (3, 5):
+            values[f"{prefix}{spoilt}"] = 7.5
+        of_all = f"{step}/20" if "max_steps" in step_key else step
+        rows.append({"_runtime": 60.5 * step, step_key: of_all, "lr": 1e-6, **values})
+    log = tmp_path / f"log{suffix}"
+    if suffix == ".csv":
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        cells = [columns, *([str(row.get(key, "")) for key in columns] for row in rows)]
+        log.write_text("".join(",".join(line) + "\n" for line in cells))
+    else:
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = ra.compare_log(ra.open_dump(GRPO), name, CONFIGS.get(name, {}), log)
+    assert (found.status, found.first_step, found.first_metric, found.departing) == ("departs", 3, spoilt, 2)
+    assert found.compared == sum(value is not None for m in by_step.values() for value in m.values())
+    assert (found.unlogged_metrics, found.step_keys) == ([], [step_key])
+
+
 def test_a_tolerance_is_a_share() -> None:
     with pytest.raises(ra.UsageError, match="--log-tolerance 0: give a share"):
         compared(Path("none"), tolerance=0.0)

@@ -295,6 +295,12 @@ def test_scopes_of_a_gate(scope: str, run: Run, dump: Path) -> None:
         ),
         ("[gate]\nmetric = 'kl_k3'", "gate = {'metric': 'kl_k3'}: expected tables, each under [[gate]]"),
         ("workers = ", "rollout-audit.toml: cannot be read as TOML"),
+        (
+            "workers = 1\n[check]\nworkers = 1\nworkers = 2",
+            "(key 'workers' stands there twice, lines 3 and 4; keep one)",
+        ),
+        ("chunk-tokens = 1\nchunk_tokens = 2", "chunk-tokens and chunk_tokens are one option; keep one"),
+        ("[apply]\nchunk_tokens = 1\nchunk-tokens = 2", "apply.chunk-tokens and apply.chunk_tokens are one option"),
     ],
 )
 def test_a_bad_file_is_one_line_and_exit_2(text: str, message: str, run: Run) -> None:

@@ -136,7 +136,7 @@ def test_refused_files(tmp_path: Path) -> None:
     path.write_text("a: [1,\n")
     with pytest.raises(UsageError, match="while parsing a flow"):
         read_config(path)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="a folder; give the file in it that the run used"):
         read_config(tmp_path)
 
 

@@ -37,7 +37,10 @@ def test_bands(written: object, band: Band, shown: str) -> None:
         (0, "rollout_is_threshold = 0: must be positive"),
         (-1.5, "rollout_is_threshold = -1.5: must be positive"),
         (None, "rollout_is_threshold = None: expected a number"),
-        (True, "rollout_is_threshold = True: expected a number"),
+        (
+            True,
+            "rollout_is_threshold = True: expected a number; a bare flag, yes and on are true, no and off are false",
+        ),
         ("two", "rollout_is_threshold = 'two': expected a number"),
         (math.nan, "rollout_is_threshold = nan: must be finite"),
         ("inf", "rollout_is_threshold = 'inf': must be finite"),

@@ -1,0 +1,70 @@
+"""Text files as people save them: UTF-8, or with the byte order mark of another encoding; TOML that names a fault."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import tomllib
+from typing import Any
+
+__all__ = ["as_utf8", "decoded", "parsed_toml", "twice"]
+
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""UTF-32 before UTF-16: the mark of the one begins with that of the other"""
+
+
+def decoded(data: bytes) -> str:
+    """The text, without its byte order mark and with line breaks as they are.
+
+    Raises:
+        ValueError: bytes that are no text.
+    """
+    mark, encoding = _marked(data)
+    try:
+        text = data.removeprefix(mark).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not text: no UTF-8 at byte {error.start:,}") from None
+    if "\0" in text:
+        raise ValueError(f"not text: a zero byte at character {text.index(chr(0)):,}")
+    return text
+
+
+def as_utf8(data: bytes) -> bytes:
+    """The same text in UTF-8 without a mark; what of it is no text stays what it is, or becomes U+FFFD."""
+    mark, encoding = _marked(data)
+    rest = data.removeprefix(mark)
+    return rest if encoding == "utf-8" else rest.decode(encoding, "replace").encode()
+
+
+def _marked(data: bytes) -> tuple[bytes, str]:
+    return next((known for known in MARKS if data.startswith(known[0])), (b"", "utf-8"))
+
+
+OVERWRITTEN = re.compile(r"overwrite a value \(at line (\d+)")
+
+
+def parsed_toml(text: str) -> dict[str, Any]:
+    """The tables of a file (ValueError: no TOML; where a key stands twice, with its name and both lines)."""
+    try:
+        return tomllib.loads(f"{text}\n")  # else a fault of the last line is "at end of document"
+    except tomllib.TOMLDecodeError as error:
+        found = OVERWRITTEN.search(str(error))
+        raise ValueError(_repeated(text.splitlines(), int(found[1])) if found else str(error)) from error
+
+
+def _repeated(lines: list[str], line: int) -> str:
+    keys = [one.partition("=")[0].strip() for one in lines[:line]]
+    before = [i for i, key in enumerate(keys[:-1], 1) if key == keys[-1]]
+    return twice(keys[-1], before[-1] if before else None, line)
+
+
+def twice(key: str, first: int | None, line: int) -> str:
+    """That a key stands in two lines; `first` where it is known."""
+    where = f"line {line}" if first in (None, line) else f"lines {first} and {line}"
+    return f"key {key!r} stands there twice, {where}; keep one"

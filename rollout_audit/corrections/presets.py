@@ -26,6 +26,7 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.preset import Preset
 from rollout_audit.corrections.trainer_presets import OTHERS
+from rollout_audit.corrections.verl_presets import EARLIER
 from rollout_audit.errors import UsageError, suggest
 
 __all__ = ["BY_DEFAULT", "PRESETS", "REFERENCE_PRESET", "Preset", "preset"]
@@ -140,7 +141,7 @@ def _preset(
     return Preset(name, correction, origin, use, recommended, MappingProxyType(config), VERL_SECTION)
 
 
-_ALL = (*(_preset(*row) for row in _ROWS), *OTHERS, *MASKS)
+_ALL = (*(_preset(*row) for row in _ROWS), *EARLIER, *OTHERS, *MASKS)
 PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in _ALL})
 
 

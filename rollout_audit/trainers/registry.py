@@ -13,6 +13,7 @@ __all__ = ["TRAINERS", "get_trainer"]
 TRAINERS: dict[str, str] = {
     "verl": "verl",
     "verl-2026-01": "verl_2026_01",
+    "verl-2025-11": "verl_2025_11",
     "verl-2025-10": "verl_2025_10",
     "miles": "miles",
     "slime": "slime",

@@ -201,7 +201,7 @@ def test_a_translation_needs_both_names(arguments: tuple[str, ...], complaint: s
     [
         ("prime_rl_ipo", ["[trainer.loss]", 'type = "ipo"']),
         ("slime_tis", ["--use-tis \\", "  --tis-clip 2.0 \\", "  --tis-clip-low 0.0"]),
-        ("miles_default", ["use_tis: true", 'tis_level: "token"']),
+        ("miles_mis_default", ["use_tis: true", 'tis_level: "token"']),
         ("slime_default", ["# nothing to set: the defaults do it"]),
     ],
 )

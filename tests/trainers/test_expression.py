@@ -64,7 +64,7 @@ def read_back(trainer: Trainer[Any], found: Expression, folder: Path) -> Correct
     return trainer.correction(trainer.configure(file))
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", [name for name in TRAINERS if name != "verl-2025-11"])
 def test_every_real_configuration_is_found_again(name: str, folder: Path) -> None:
     """Those that the trainers' own code was run with: no table here was made from them."""
     trainer, seen = get_trainer(name), 0
@@ -89,7 +89,7 @@ def test_its_own_presets_are_expressed_to_the_letter(name: str, folder: Path) ->
         found = trainer.express(preset.correction)
         assert isinstance(found, Expression), preset.name
         assert read_back(trainer, found, folder) == preset.correction
-    assert own or name.startswith("verl-")
+    assert own or name == "verl-2026-01"
 
 
 @pytest.mark.parametrize("name", TRAINERS)

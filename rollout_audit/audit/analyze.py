@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from rollout_audit.audit.assemble import assemble
-from rollout_audit.audit.dialect import trainer_metrics
+from rollout_audit.audit.dialect import trainer_evidence
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.quirks import with_trainer
 from rollout_audit.audit.report import Report
@@ -105,7 +105,7 @@ def analyze(
     if trainer is None:
         return report
     dialect, settings = configure(trainer, config or {})
-    logged = trainer_metrics(
+    logged, work = trainer_evidence(
         dump,
         trainer,
         config or {},
@@ -115,7 +115,8 @@ def analyze(
         workers=workers,
         chunk_tokens=chunk_tokens,
     )
-    return with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, config or {}))
+    reads = config_text(trainer, config or {})
+    return with_trainer(report, dialect, dialect.correction(settings), logged, reads, work)
 
 
 def _with_asked(chosen: Sequence[Preset], asked: Sequence[Preset], reference: str) -> tuple[Preset, ...]:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.audit.batches import batch_cuts
+from rollout_audit.audit.idle import Work, work_columns, work_of
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values
 from rollout_audit.audit.reading import Reading
@@ -30,7 +31,7 @@ from rollout_audit.statistics.population import Population
 from rollout_audit.statistics.scope import Evidence
 from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
 
-__all__ = ["trainer_metrics"]
+__all__ = ["trainer_evidence", "trainer_metrics"]
 
 CPU = torch.device("cpu")
 
@@ -92,18 +93,26 @@ def trainer_metrics(
     """
     dialect, settings = configure(trainer, config)
     its = _Dialect(dump, dialect, settings, one_batch=not per_step)
-    reading = Reading(
-        dump,
-        fields=(its.pair.training, "advantages", "reward"),
-        chunk_tokens=chunk_tokens,
-        on_fault=on_fault,
-        steps=steps,
-        limit=limit,
-    )
-    batches = its.gather(reading, workers or default_workers(), FaultLog() if log is None else log)
+    how = {"chunk_tokens": chunk_tokens, "on_fault": on_fault, "steps": steps, "limit": limit}
+    batches = its.gather(its.reading(**how), workers or default_workers(), FaultLog() if log is None else log)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
+
+
+def trainer_evidence(
+    dump: Dump, trainer: str, config: ConfigSource, *, workers: int | None = None, **how: Any
+) -> tuple[Metrics, tuple[Work, ...] | None]:
+    """What the trainer would have logged of the dump as one batch, and what each of its rules does to it by itself.
+
+    Args:
+        dump, trainer, config, workers: as in `trainer_metrics`.
+        how: the other arguments of that.
+    """
+    dialect, settings = configure(trainer, config)
+    its = _Dialect(dump, dialect, settings, one_batch=True, asks_rules=True)
+    batches = its.gather(its.reading(**how), workers or default_workers(), FaultLog())
+    return batches.metrics(None), work_of(its.correction, batches.columns)
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,11 @@ class _Dialect:
     config: Any
     one_batch: bool
     """whether the dump is one batch, else each step is"""
+    asks_rules: bool = False
+    """whether each rule is asked by itself as well"""
+
+    def reading(self, **how: Any) -> Reading:
+        return Reading(self.dump, fields=(self.pair.training, "advantages", "reward"), **how)
 
     def gather(self, reading: Reading, workers: int, log: FaultLog) -> _Batches:
         columns, pair = RowTable(), PairState()
@@ -125,16 +139,16 @@ class _Dialect:
         return _Batches(self, columns.columns(), pair if self._needs_order else None)
 
     @cached_property
-    def _correction(self) -> Correction:
+    def correction(self) -> Correction:
         return self.trainer.correction(self.config)
 
     @property
     def batch_rules(self) -> tuple[Rule, ...]:
-        return self._correction.batch_rules
+        return self.correction.batch_rules
 
     @cached_property
     def pair(self) -> Pair:
-        return pair_for(self._correction.mode, pairs_in(self.dump))
+        return pair_for(self.correction.mode, pairs_in(self.dump))
 
     @cached_property
     def _needs_order(self) -> bool:
@@ -146,6 +160,8 @@ class _Dialect:
         if self.trainer.counts_masked:
             tokens = replace(tokens, masked=packed.masked(self.pair.training))
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
+        if self.asks_rules:
+            columns |= {name: c.numpy() for name, c in work_columns(self.correction, tokens).items()}
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:
             return RowTable([columns]), None

@@ -15,7 +15,7 @@ from rollout_audit.audit.states import Faults
 from rollout_audit.audit.sweep import Grid, default_grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.corrections.model import Mode
-from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset, preset
+from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset, as_presets, preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.upkeep import no_collection, one_torch_thread
@@ -75,9 +75,10 @@ def analyze(
     """
     if trainer is not None and reference is not None:
         raise UsageError("a trainer's configuration and a preset both name the reference correction; give one of them")
-    chosen = BY_DEFAULT if presets == "all" else tuple(_as_preset(p) for p in presets)
+    chosen = BY_DEFAULT if presets == "all" else as_presets(presets)
     own = {p.name: p for p in chosen}
-    asked = named_presets([*([] if reference is None else [own.get(reference, reference)]), *named], trainer, config)
+    first = () if reference is None else as_presets([own.get(str(reference), reference)])
+    asked = named_presets([*first, *as_presets(named)], trainer, config)
     usual = REFERENCE_PRESET if presets == "all" or not chosen else chosen[0].name
     name = usual if trainer is None and reference is None else asked[0].name
     chosen = _with_asked(chosen, asked, name)
@@ -104,18 +105,18 @@ def analyze(
         report = assemble(audit.basis, state, faults, created)
     if trainer is None:
         return report
-    dialect, settings = configure(trainer, config or {})
+    dialect, settings = configure(trainer, {} if config is None else config)
     logged, work = trainer_evidence(
         dump,
         trainer,
-        config or {},
+        {} if config is None else config,
         on_fault=on_fault,
         steps=steps,
         limit=limit,
         workers=workers,
         chunk_tokens=chunk_tokens,
     )
-    reads = config_text(trainer, config or {})
+    reads = config_text(trainer, {} if config is None else config)
     return with_trainer(report, dialect, dialect.correction(settings), logged, reads, work)
 
 
@@ -127,7 +128,3 @@ def _with_asked(chosen: Sequence[Preset], asked: Sequence[Preset], reference: st
         missing = [*missing, preset(reference)]
     first = [p for p in missing if p.name == reference]
     return (*first, *chosen, *(p for p in missing if p.name != reference))
-
-
-def _as_preset(given: str | Preset) -> Preset:
-    return preset(given) if isinstance(given, str) else given

@@ -115,6 +115,10 @@ def read_config(source: ConfigSource, section: Section = Section(), known: Colle
     Raises:
         UsageError: no such file, or text that cannot be read.
     """
+    if not isinstance(source, Mapping | str | PathLike):
+        raise UsageError(
+            f"configuration {source!r}: a {type(source).__name__}; give a dict, text, or the path of a file"
+        )
     return section.of(_nest(_load(source)), known)
 
 
@@ -143,6 +147,8 @@ def _load(source: ConfigSource) -> Mapping[str, object]:
     if isinstance(source, Mapping):
         return source
     text = fspath(source)
+    if not text.strip():
+        raise UsageError("configuration '': is empty; give key=value, a JSON object, flags or a file, or {} for none")
     if text.lstrip().startswith("{"):
         return _checked(text, text, json.loads)
     if isinstance(source, str) and _are_flags(text):
@@ -160,7 +166,7 @@ def _from_file(path: Path) -> Mapping[str, object]:
             f"configuration {str(path)!r}: no such file; give a YAML, JSON or TOML file, a JSON object or "
             "key=value,key=value"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"configuration {str(path)!r}: cannot be read ({error})") from error
     load = _flags if _are_flags(text) else LOADERS.get(path.suffix.lower(), _yaml)
     return _checked(str(path), text, load)

@@ -32,6 +32,8 @@ TRAINERS: dict[str, str] = {
 
 def get_trainer(name: str) -> Trainer[Any]:
     """The trainer of that name (UsageError with a suggestion where there is none)."""
+    if not isinstance(name, str):
+        raise UsageError(f"no trainer {name!r}: expected a name, as 'verl'")
     if name not in TRAINERS:
         near = suggest(name, TRAINERS) or f"; choose from {', '.join(TRAINERS)}"
         raise UsageError(f"no trainer {name!r}{near}")

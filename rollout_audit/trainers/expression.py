@@ -92,10 +92,10 @@ NO_FLOOR, NO_CEILING = 1e-9, 1e9
 def express(options: Options, read: Read, wanted: Correction) -> Expression | Unexpressible:
     """The settings that `read` understands as the correction; of several that do, the first of the table.
 
-    Where none does, the nearest by `remoteness`: first the level of the weight, then how and where it is bounded, what
-    is rejected (a bound that one side lacks counts as 50 in logs, a rule as two), then the rest. Looked for with the
-    correction's own thresholds, for trainers that want a bound on both sides with 1e-9 or 1e9 for one it lacks, and
-    with a rule in the place of a band that zeroes.
+    Where none does, the nearest by `remoteness`: first the level of the weight and the mode, then the distance of all
+    thresholds in logs (a bound that one side lacks counts 50, a rule 100, another way of bounding 25), then the rest.
+    Looked for with the correction's own thresholds, for trainers that want a bound on both sides with 1e-9 or 1e9 for
+    one it lacks, and with a rule in the place of a band that zeroes.
     """
     found = list(_readable(options, read, wanted))
     for settings, correction in found:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from rollout_audit.audit.assemble import assemble
-from rollout_audit.audit.dialect import pooled_and_steps, trainer_metrics
+from rollout_audit.audit.dialect import trainer_evidence
 from rollout_audit.audit.plan import Audit, Device, Options
 from rollout_audit.audit.quirks import with_trainer
 from rollout_audit.audit.report import Report
@@ -15,12 +15,11 @@ from rollout_audit.audit.states import Faults
 from rollout_audit.audit.sweep import Grid, default_grid
 from rollout_audit.audit.verdict import timestamp
 from rollout_audit.corrections.model import Mode
-from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset, preset
+from rollout_audit.corrections.presets import BY_DEFAULT, REFERENCE_PRESET, Preset, as_presets, preset
 from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.upkeep import no_collection, one_torch_thread
 from rollout_audit.errors import UsageError
-from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["analyze"]
 
@@ -78,9 +77,10 @@ def analyze(
     """
     if trainer is not None and reference is not None:
         raise UsageError("a trainer's configuration and a preset both name the reference correction; give one of them")
-    chosen = BY_DEFAULT if presets == "all" else tuple(_as_preset(p) for p in presets)
+    chosen = BY_DEFAULT if presets == "all" else as_presets(presets)
     own = {p.name: p for p in chosen}
-    asked = named_presets([*([] if reference is None else [own.get(reference, reference)]), *named], trainer, config)
+    first = () if reference is None else as_presets([own.get(str(reference), reference)])
+    asked = named_presets([*first, *as_presets(named)], trainer, config)
     usual = REFERENCE_PRESET if presets == "all" or not chosen else chosen[0].name
     name = usual if trainer is None and reference is None else asked[0].name
     chosen = _with_asked(chosen, asked, name)
@@ -109,20 +109,20 @@ def analyze(
         return report
     source = {} if config is None else config
     dialect, settings = configure(trainer, source)
-    how: dict[str, Any] = {
-        "on_fault": on_fault,
-        "steps": steps,
-        "limit": limit,
-        "workers": workers,
-        "chunk_tokens": chunk_tokens,
-    }
-    by_step: Mapping[int, Metrics] | None = None
-    if logged_steps:
-        logged, by_step = pooled_and_steps(dump, trainer, source, **how)
-    else:
-        logged = trainer_metrics(dump, trainer, source, **how)
-    found = with_trainer(report, dialect, dialect.correction(settings), logged, config_text(trainer, source))
-    found._logged_steps = by_step
+    logged = trainer_evidence(
+        dump,
+        trainer,
+        source,
+        by_step=logged_steps,
+        on_fault=on_fault,
+        steps=steps,
+        limit=limit,
+        workers=workers,
+        chunk_tokens=chunk_tokens,
+    )
+    reads = config_text(trainer, source)
+    found = with_trainer(report, dialect, dialect.correction(settings), logged.pooled, reads, logged.work)
+    found._logged_steps = logged.by_step
     return found
 
 
@@ -134,7 +134,3 @@ def _with_asked(chosen: Sequence[Preset], asked: Sequence[Preset], reference: st
         missing = [*missing, preset(reference)]
     first = [p for p in missing if p.name == reference]
     return (*first, *chosen, *(p for p in missing if p.name != reference))
-
-
-def _as_preset(given: str | Preset) -> Preset:
-    return preset(given) if isinstance(given, str) else given

@@ -43,6 +43,8 @@ class WrittenCorrection:
     valid_tokens: int
     kept_tokens: int
     masked_fraction: float | None
+    zeroed_fraction: float | None
+    """valid tokens of weight 0, masked or not"""
     weight_mean: float | None
     weight_min: float | None
     weight_max: float | None
@@ -142,7 +144,7 @@ class _Tally:
     """Counts and sums over the rows that were written."""
 
     def __init__(self) -> None:
-        self.rows = self.tokens = self.valid = self.kept = 0
+        self.rows = self.tokens = self.valid = self.kept = self.zeroed = 0
         self.sum = self.kept_sum = self.rejected_sum = 0.0
         self.least, self.greatest = np.inf, -np.inf
 
@@ -153,6 +155,7 @@ class _Tally:
         self.tokens += applied.chunk.tokens
         self.valid += len(weights)
         self.kept += int(applied.mask.sum())
+        self.zeroed += int(np.count_nonzero(weights == 0))
         self.sum += float(weights.sum())
         self.kept_sum += float(applied.weights[applied.mask].sum(dtype=np.float64))
         self.rejected_sum += float(applied.weights[valid & ~applied.mask].sum(dtype=np.float64))
@@ -171,6 +174,7 @@ class _Tally:
             valid_tokens=self.valid,
             kept_tokens=self.kept,
             masked_fraction=some and 1 - self.kept / some,
+            zeroed_fraction=some and self.zeroed / some,
             weight_mean=some and self.sum / some,
             weight_min=some and self.least,
             weight_max=some and self.greatest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, overload
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rollout_audit.audit.batches import batch_cuts
+from rollout_audit.audit.idle import Work, work_columns, work_of
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values
 from rollout_audit.audit.reading import Reading
@@ -30,7 +32,7 @@ from rollout_audit.statistics.population import Population
 from rollout_audit.statistics.scope import Evidence
 from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
 
-__all__ = ["pooled_and_steps", "trainer_metrics"]
+__all__ = ["TrainerEvidence", "trainer_evidence", "trainer_metrics"]
 
 CPU = torch.device("cpu")
 
@@ -90,50 +92,47 @@ def trainer_metrics(
         ConfigError: the trainer itself would refuse the configuration.
         DumpError: the dump cannot be read as asked.
     """
-    how = _How(on_fault, steps, limit, workers, chunk_tokens)
-    batches = _gathered(dump, trainer, config, how, one_batch=not per_step, log=log)
+    dialect, settings = configure(trainer, config)
+    its = _Dialect(dump, dialect, settings, one_batch=not per_step)
+    how = {"chunk_tokens": chunk_tokens, "on_fault": on_fault, "steps": steps, "limit": limit}
+    batches = its.gather(its.reading(**how), workers or default_workers(), FaultLog() if log is None else log)
     if not per_step:
         return batches.metrics(None)
     return {step: batches.metrics(step) for step in batches.steps}
 
 
-def pooled_and_steps(
-    dump: Dump,
-    trainer: str,
-    config: ConfigSource,
-    *,
-    on_fault: OnFault = "stop",
-    steps: tuple[int | None, int | None] | None = None,
-    limit: int | None = None,
-    workers: int | None = None,
-    chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
-) -> tuple[Metrics, dict[int, Metrics]]:
-    """`trainer_metrics` without and with `per_step`: one reading, two where a rule needs the order of a whole batch."""
-    how = _How(on_fault, steps, limit, workers, chunk_tokens)
-    whole = _gathered(dump, trainer, config, how, one_batch=True)
-    apart = _gathered(dump, trainer, config, how, one_batch=False) if whole.dialect.batch_rules else whole
-    return whole.metrics(None), {step: apart.metrics(step) for step in apart.steps}
+@dataclass(frozen=True)
+class TrainerEvidence:
+    """What a trainer's configuration makes of a dump."""
+
+    pooled: Metrics
+    """what it would have logged of the dump as one batch"""
+    by_step: Mapping[int, Metrics] | None
+    """of each step, where that was asked for"""
+    work: tuple[Work, ...] | None
+    """what each of its rules does by itself"""
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """Which rows are read, and how."""
+def trainer_evidence(
+    dump: Dump, trainer: str, config: ConfigSource, *, by_step: bool = False, workers: int | None = None, **how: Any
+) -> TrainerEvidence:
+    """In one reading; in two where each step is asked for too and a rule needs the order of a whole batch.
 
-    on_fault: OnFault
-    steps: tuple[int | None, int | None] | None
-    limit: int | None
-    workers: int | None
-    chunk_tokens: int
-
-
-def _gathered(
-    dump: Dump, trainer: str, config: ConfigSource, how: _How, *, one_batch: bool, log: FaultLog | None = None
-) -> _Batches:
+    Args:
+        dump, trainer, config, workers: as in `trainer_metrics`.
+        by_step: whether each step is asked for too.
+        how: the other arguments of that.
+    """
     dialect, settings = configure(trainer, config)
-    its = _Dialect(dump, dialect, settings, one_batch=one_batch)
-    fields = (its.pair.training, "advantages", "reward")
-    reading = Reading(dump, fields, how.chunk_tokens, how.on_fault, how.steps, how.limit)
-    return its.gather(reading, how.workers or default_workers(), FaultLog() if log is None else log)
+    its = _Dialect(dump, dialect, settings, one_batch=True, asks_rules=True)
+    whole = its.gather(its.reading(**how), workers or default_workers(), FaultLog())
+    steps = None
+    if by_step:
+        own = _Dialect(dump, dialect, settings, one_batch=False)
+        in_order = bool(its.batch_rules)
+        apart = own.gather(own.reading(**how), workers or default_workers(), FaultLog()) if in_order else whole
+        steps = {step: apart.metrics(step) for step in apart.steps}
+    return TrainerEvidence(whole.metrics(None), steps, work_of(its.correction, whole.columns))
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,11 @@ class _Dialect:
     config: Any
     one_batch: bool
     """whether the dump is one batch, else each step is"""
+    asks_rules: bool = False
+    """whether each rule is asked by itself as well"""
+
+    def reading(self, **how: Any) -> Reading:
+        return Reading(self.dump, fields=(self.pair.training, "advantages", "reward"), **how)
 
     def gather(self, reading: Reading, workers: int, log: FaultLog) -> _Batches:
         columns, pair = RowTable(), PairState()
@@ -155,16 +159,16 @@ class _Dialect:
         return _Batches(self, columns.columns(), pair if self._needs_order else None)
 
     @cached_property
-    def _correction(self) -> Correction:
+    def correction(self) -> Correction:
         return self.trainer.correction(self.config)
 
     @property
     def batch_rules(self) -> tuple[Rule, ...]:
-        return self._correction.batch_rules
+        return self.correction.batch_rules
 
     @cached_property
     def pair(self) -> Pair:
-        return pair_for(self._correction.mode, pairs_in(self.dump))
+        return pair_for(self.correction.mode, pairs_in(self.dump))
 
     @cached_property
     def _needs_order(self) -> bool:
@@ -176,6 +180,8 @@ class _Dialect:
         if self.trainer.counts_masked:
             tokens = replace(tokens, masked=packed.masked(self.pair.training))
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
+        if self.asks_rules:
+            columns |= {name: c.numpy() for name, c in work_columns(self.correction, tokens).items()}
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:
             return RowTable([columns]), None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rollout_audit.audit.idle import Work
 from rollout_audit.audit.report import CorrectionReport, CounterpartReport, FindingReport, Report, TrainerReport
 from rollout_audit.corrections.model import Bound, Correction, Denominator, Level, Rule, Statistic
 from rollout_audit.statistics.metrics import Metrics
@@ -42,6 +43,8 @@ class Evidence:
     own: CorrectionReport
     """of the run's own configuration"""
     logged: Metrics
+    work: tuple[Work, ...] | None = None
+    """what each rule does by itself; None where the tokens were not asked"""
 
     def figure(self, name: str) -> Number:
         """`overall.METRIC` of the pair that the correction compares, or `STAGE.METRIC` of the correction."""
@@ -90,7 +93,14 @@ def findings(evidence: Evidence) -> list[FindingReport]:
     return [_finding(evidence.trainer, name, severity, text) for name, (severity, text) in found.items()]
 
 
-def with_trainer(report: Report, trainer: Trainer[Any], correction: Correction, logged: Metrics, reads: str) -> Report:
+def with_trainer(
+    report: Report,
+    trainer: Trainer[Any],
+    correction: Correction,
+    logged: Metrics,
+    reads: str,
+    work: tuple[Work, ...] | None = None,
+) -> Report:
     """The report with what the trainer would have logged, and with its quirks that matter among the findings.
 
     Args:
@@ -99,9 +109,10 @@ def with_trainer(report: Report, trainer: Trainer[Any], correction: Correction, 
         correction: what its configuration does.
         logged: its metrics, the whole dump as one batch.
         reads: what its configuration was read as, in words.
+        work: what each of its rules does by itself, where the tokens were asked.
     """
     own = next(c for c in report.corrections if c.name == report.settings.reference)
-    evidence = Evidence(trainer, correction, report, own, logged)
+    evidence = Evidence(trainer, correction, report, own, logged, work)
     its = TrainerReport(
         name=trainer.name,
         version=trainer.version,
@@ -253,17 +264,39 @@ def _rejects_almost_everything(evidence: Evidence) -> str | None:
 
 
 def _touches_nothing(evidence: Evidence) -> str | None:
-    weight, bounded = evidence.correction.applied_weight, "bounded."
-    names = [f"{bounded}{name}" for name in ("capped_fraction", "below_lower_fraction", "zeroed_fraction")]
-    touched, span = evidence.known(*names), evidence.known("raw.weight_min", "raw.weight_max")
-    idle = weight.bound is not Bound.NONE and bool(touched) and not any(touched) and bool(span)
-    rejected = evidence.figure("kept.masked_fraction")
-    idle_rules = bool(evidence.correction.all_rules) and rejected == 0
-    texts = [
-        f"the bounds of the weight change none of them: all lie from {span[0]:.4g} to {span[1]:.4g}" if idle else "",
-        "no token is rejected by any rule" if idle_rules else "",
-    ]
-    return "; ".join(filter(None, texts)) or None
+    """Each bound of the weight and each rule by itself; a rule that only repeats others is one too."""
+    return "; ".join([*_idle_bounds(evidence), *_idle_rules(evidence)]) or None
+
+
+def _idle_bounds(evidence: Evidence) -> Iterator[str]:
+    weight = evidence.correction.applied_weight
+    known = evidence.known(*(f"bounded.{name}" for name in ("capped_fraction", "below_lower_fraction")))
+    span = evidence.known("raw.weight_min", "raw.weight_max")
+    if weight.bound is Bound.NONE or not known or not span:
+        return
+    lower = None if weight.bound is Bound.TRUNCATE else weight.lower
+    sides = (("upper", weight.upper, known[0]), ("lower", lower, known[1]))
+    given = [(name, bound, share) for name, bound, share in sides if bound is not None and math.isfinite(bound)]
+    idle = [f"{name} bound {bound:g}" for name, bound, share in given if not share]
+    if idle:
+        yield (
+            f"the {' and the '.join(idle)} of the weight change{'s' if len(idle) == 1 else ''} none: "
+            f"raw weights lie from {span[0]:.4g} to {span[1]:.4g}"
+        )
+
+
+def _idle_rules(evidence: Evidence) -> Iterator[str]:
+    if evidence.work is None:
+        none = bool(evidence.correction.all_rules) and evidence.figure("kept.masked_fraction") == 0
+        yield from ("no token is rejected by any rule",) if none else ()
+        return
+    for one in evidence.work:
+        if not one.removed:
+            yield f'"{one.text}" rejects nothing: {one.values}'
+        elif not one.only_here:
+            yield f'"{one.text}" rejects nothing that the other rules leave (tokens by itself: {one.removed:,})'
+        for side in (name for name, count in one.by_side.items() if one.removed and not count):
+            yield f'the {side} bound of "{one.text}" rejects nothing: {one.values}'
 
 
 _DIVISORS = {
@@ -309,7 +342,7 @@ CHECKS: tuple[Check, ...] = (
     Check("shared_threshold", "warning", _shared_threshold, every_trainer=False),
     Check("normalised_above_cap", "warning", _above_the_cap),
     Check("band_too_tight", "warning", _rejects_almost_everything),
-    Check("idle_bound", "info", _touches_nothing),
+    Check("idle_bound", "warning", _touches_nothing),
     Check("gradient_scale", "warning", _gradient_scale),
     Check("signed_kl", "warning", _cancelling, every_trainer=False),
     Check("signed_difference", "warning", _cancelling, every_trainer=False),

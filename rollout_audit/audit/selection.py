@@ -8,7 +8,7 @@ from typing import Any
 
 from rollout_audit.corrections.describe import describe, effective_intervals
 from rollout_audit.corrections.model import Correction
-from rollout_audit.corrections.presets import PRESETS, Preset, preset
+from rollout_audit.corrections.presets import PRESETS, Preset, as_presets, preset
 from rollout_audit.errors import UsageError
 from rollout_audit.trainers.base import Trainer
 from rollout_audit.trainers.registry import get_trainer
@@ -79,7 +79,7 @@ def named_presets(
     if trainer is None and config is not None:
         raise UsageError("a configuration needs the trainer's name: whose keys are these?")
     own = () if trainer is None else (run_preset(trainer, {} if config is None else config),)
-    given = [*own, *(preset(name) if isinstance(name, str) else name for name in names)]
+    given = [*own, *as_presets(names)]
     return tuple({one.name: one for one in given}.values())
 
 

@@ -45,8 +45,8 @@ __all__ = [
 
 
 TRAINERS_HELP = (
-    "One of verl, verl-2026-01, verl-2025-10, miles, slime, trl, nemo-rl, openrlhf, open-instruct, skyrl, areal, roll, "
-    "ms-swift, prime-rl."
+    "One of verl, verl-2026-01, verl-2025-11, verl-2025-10, miles, slime, trl, nemo-rl, openrlhf, open-instruct, "
+    "skyrl, areal, roll, ms-swift, prime-rl."
 )
 
 

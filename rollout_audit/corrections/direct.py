@@ -33,11 +33,13 @@ __all__ = [
     "aggregated",
     "apply",
     "bounded_weight",
+    "has_sign",
     "kept_tokens",
     "level_log_ratio",
     "normalisation_factor",
     "remaining_tokens",
     "rule_keeps",
+    "rule_values",
     "statistic_bounds",
     "token_statistic",
 ]
@@ -189,11 +191,13 @@ def rule_keeps(rule: Rule, tokens: Tokens, remaining: Tensor | None = None) -> T
         values = aggregated(rule, part)
         units = tokens.segment_lengths if rule.aggregation is Aggregation.SEGMENT_MEAN else tokens.lengths
         inside = spread(_inside(values, statistic_bounds(rule)), units)
-    return inside if rule.sign is Sign.ANY else inside | ~_has_sign(rule, tokens)
+    return inside if rule.sign is Sign.ANY else inside | ~has_sign(rule, tokens)
 
 
-def _has_sign(rule: Rule, tokens: Tokens) -> Tensor:
+def has_sign(rule: Rule, tokens: Tokens) -> Tensor:
     """[tokens] bool: where the advantage lets the rule remove anything; NaN never does."""
+    if rule.sign is Sign.ANY:
+        return torch.ones_like(tokens.log_ratio, dtype=torch.bool)
     advantages = tokens.advantages
     if advantages is None:
         raise MissingFieldError(f"{rule.name} on the sign of the advantage needs advantages, which are not recorded")
@@ -208,8 +212,6 @@ def _has_sign(rule: Rule, tokens: Tokens) -> Tensor:
             return spread(row_mean(advantages, tokens.lengths) < 0, tokens.lengths)
         case Sign.OUTWARD:
             return tokens.log_ratio * advantages > 0
-        case Sign.ANY:
-            return torch.ones_like(advantages, dtype=torch.bool)
 
 
 def _smallest(rule: Rule, batch: Tokens) -> Tensor:
@@ -219,6 +221,15 @@ def _smallest(rule: Rule, batch: Tokens) -> Tensor:
     places[:, 2] = np.arange(len(values))
     order = BatchOrder.of(statistic_bounds(rule).upper, values, places)
     return torch.from_numpy(keeps(order.cut(), values, places)).to(batch.lengths.device)
+
+
+def rule_values(rule: Rule, tokens: Tokens, remaining: Tensor) -> Tensor:
+    """[tokens] what the rule holds against its bounds (of `ratio` the logarithm), of a unit on each of its tokens."""
+    if rule.aggregation in (Aggregation.TOKEN, Aggregation.BATCH_MEAN):
+        return token_statistic(rule, tokens)
+    part = tokens if rule.over is Over.EVERY else tokens.only(remaining)
+    units = tokens.segment_lengths if rule.aggregation is Aggregation.SEGMENT_MEAN else tokens.lengths
+    return spread(aggregated(rule, part), units)
 
 
 def statistic_bounds(rule: Rule) -> Interval:

@@ -43,6 +43,8 @@ CLOSE = 1e-9
 """Relative difference of thresholds that rounding may leave between a ratio and its logarithm"""
 FAR = 50.0
 """What a bound counts, in logs, that one side has and the other has not"""
+OTHERWISE = FAR / 2
+"""What another way of bounding counts"""
 
 
 class Band(NamedTuple):
@@ -117,14 +119,18 @@ def departures(wanted: Essence, got: Essence) -> tuple[str, ...]:
 
 
 def remoteness(wanted: Essence, got: Essence) -> tuple[float, ...]:
-    """How far apart, part by part in the order of importance: smaller tuples are nearer."""
+    """How far apart, in the order of importance: smaller tuples are nearer.
+
+    First the level of the weight, then which policies are compared; then, added up, how the weight is bounded, where,
+    and what is rejected; then the rest.
+    """
     return (
         float(wanted.level is not got.level),
-        float(wanted.bound is not got.bound),
-        _apart(wanted.limits, got.limits),
-        _rules_apart(wanted.rules, got.rules),
-        float(not _alike(wanted.details, got.details)),
         float(wanted.mode != got.mode),
+        OTHERWISE * (wanted.bound is not got.bound)
+        + _apart(wanted.limits, got.limits)
+        + _rules_apart(wanted.rules, got.rules),
+        float(not _alike(wanted.details, got.details)),
         float(wanted.denominator is not got.denominator),
     )
 

@@ -6,6 +6,7 @@ Sources: reference/trainers.md, section of each trainer; M2PO's threshold from i
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rollout_audit.corrections.model import (
@@ -27,6 +28,7 @@ from rollout_audit.corrections.preset import Preset
 __all__ = ["MASKS"]
 
 SKYRL, SKYRL_DOCS = "skyrl 2026-08", "skyrl 2026-08, documented"
+SKYRL_GLM = "skyrl 2026-08, recipe of GLM-5"
 AREAL, AREAL_DOCS = "areal 2026-05", "areal 2026-05, M2PO"
 ROLL = "roll 2026-08"
 SWIFT, SWIFT_DOCS = "ms-swift 2026-08", "ms-swift 2026-08, documented"
@@ -51,9 +53,14 @@ def _ratios(aggregation: Aggregation, lower: float, upper: float, clamp: float |
     return Correction(rules=(rule,), denominator=Denominator.ORIGINAL)
 
 
+def _by_engine(weight: Weight, *rules: Rule) -> Correction:
+    """The current policy's ratio to the inference engine is the weight."""
+    return Correction(weight, rules, denominator=Denominator.ORIGINAL, mode=Mode.BYPASS, loss=Loss.REINFORCE)
+
+
 def _prime(*rules: Rule) -> Correction:
-    """The ratio to the inference engine is the weight; the mask goes by probabilities."""
-    return Correction(RAW, rules, denominator=Denominator.ORIGINAL, mode=Mode.BYPASS, loss=Loss.REINFORCE)
+    """Where the mask goes by probabilities."""
+    return _by_engine(RAW, *rules)
 
 
 SKYRL_OUTLIERS = Correction(
@@ -74,6 +81,18 @@ OPSM = Correction(
 
 
 DPPO = _prime(*rules_by_sign(Statistic.PROB_DIFF, 0.2, 0.2))
+
+
+SKYRL_CALIBRATED = _by_engine(Weight(Level.TOKEN, Bound.MASK, math.nextafter(0.8, math.inf), math.nextafter(1.2, 0.0)))
+SKYRL_DPPO = _by_engine(
+    Weight(Level.TOKEN),
+    Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, None, 0.2, sign=Sign.POSITIVE),
+    Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -0.2, None, sign=Sign.NEGATIVE),
+)
+
+
+def _skyrl_loss(name: str, **sections: object) -> dict[str, object]:
+    return {"trainer": {"algorithm": {"policy_loss_type": name, **sections}}}
 
 
 def _verl_dppo(statistic: Statistic, limit: float) -> Correction:
@@ -109,6 +128,15 @@ MASKS: tuple[Preset, ...] = (
     Preset("skyrl_outlier_mask", SKYRL_OUTLIERS, SKYRL_DOCS,
            "Drops responses with a single token past 1e-4 or 100.", "1e-4 and 100",
            {"outlier_token_is_threshold_low": 1e-4, "outlier_token_is_threshold_high": 100.0}, IN_SKYRL),
+    Preset("skyrl_rollout_is", SKYRL_CALIBRATED, SKYRL_GLM,
+           "Raw token weights inside (0.8, 1.2), 0 from there on: the calibrated policy gradient of GLM-5.", "eps 0.2",
+           _skyrl_loss("rollout_is")),
+    Preset("skyrl_cispo_rollout", _by_engine(Weight(Level.TOKEN, Bound.CLIP, None, 5.0)), SKYRL_DOCS,
+           "Token weights against the engine capped at 5, every token keeps a gradient: for asynchronous training.",
+           "upper 5", _skyrl_loss("cispo", cispo={"cispo_anchor": "rollout"})),
+    Preset("skyrl_dppo", SKYRL_DPPO, SKYRL,
+           "Token weights; tokens whose probability moved by 0.2 the way the advantage pushes are dropped.", "0.2",
+           _skyrl_loss("dppo")),
     Preset("areal_default", Correction(), AREAL, "Neither filter nor weight: what AReaL does unless asked.", None,
            {"rejection_sampling": None}, IN_AREAL),
     Preset("areal_token_mask", AREAL_MASK, AREAL,

@@ -8,7 +8,7 @@ threshold that the origin's documentation gives.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from rollout_audit.corrections.cuts import is_interval, is_streamed
@@ -26,9 +26,10 @@ from rollout_audit.corrections.model import (
 )
 from rollout_audit.corrections.preset import Preset
 from rollout_audit.corrections.trainer_presets import OTHERS
+from rollout_audit.corrections.verl_presets import EARLIER
 from rollout_audit.errors import UsageError, suggest
 
-__all__ = ["BY_DEFAULT", "PRESETS", "REFERENCE_PRESET", "Preset", "preset"]
+__all__ = ["BY_DEFAULT", "PRESETS", "REFERENCE_PRESET", "Preset", "as_preset", "as_presets", "preset"]
 
 REFERENCE_PRESET = "decoupled_token_is"
 """The correction that health rules look at unless another is named (SPEC 8)."""
@@ -140,7 +141,7 @@ def _preset(
     return Preset(name, correction, origin, use, recommended, MappingProxyType(config), VERL_SECTION)
 
 
-_ALL = (*(_preset(*row) for row in _ROWS), *OTHERS, *MASKS)
+_ALL = (*(_preset(*row) for row in _ROWS), *EARLIER, *OTHERS, *MASKS)
 PRESETS: Mapping[str, Preset] = MappingProxyType({p.name: p for p in _ALL})
 
 
@@ -163,3 +164,19 @@ def preset(name: str) -> Preset:
     if name not in PRESETS:
         raise UsageError(f"no preset {name!r}{suggest(name, PRESETS)}; see `rollout-audit presets`")
     return PRESETS[name]
+
+
+def as_preset(given: str | Preset) -> Preset:
+    """A preset as it is, or the one of that name (UsageError: neither)."""
+    if isinstance(given, Preset):
+        return given
+    if not isinstance(given, str):
+        raise UsageError(f"no preset {given!r}: expected a name or a Preset")
+    return preset(given)
+
+
+def as_presets(given: Iterable[str | Preset]) -> tuple[Preset, ...]:
+    """The same of several (UsageError: one name in the place of a list, or no list)."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"presets {given!r}: expected a list of names or Presets")
+    return tuple(as_preset(one) for one in given)

@@ -7,6 +7,7 @@ Sources: reference/trainers.md, section of each trainer; reference/cases.md, pub
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rollout_audit.corrections.model import (
     Aggregation,
@@ -14,8 +15,10 @@ from rollout_audit.corrections.model import (
     Correction,
     Denominator,
     Level,
+    Mode,
     Rows,
     Rule,
+    Sign,
     Statistic,
     Weight,
 )
@@ -25,7 +28,8 @@ __all__ = ["OTHERS"]
 
 SLIME, SLIME_DOCS = "slime 2026-08", "slime 2026-08, mis.yaml"
 MILES, MILES_DOCS = "miles 2026-08", "miles 2026-08, mis.yaml"
-TRL = "trl 2026-07"
+MILES_GLM = "miles 2026-08, recipe of GLM-5.2"
+TRL, TRL_DOCS = "trl 2026-07", "trl 2026-07, documented"
 NEMO, NEMO_DOCS = "nemo-rl 2026-08", "nemo-rl 2026-08, documented"
 OPENRLHF, OPENRLHF_DOCS = "openrlhf 2026-08", "openrlhf 2026-08, documented"
 OPEN_INSTRUCT = "open-instruct 2026-08"
@@ -56,6 +60,15 @@ MIS = Correction(
     denominator=Denominator.ORIGINAL,
 )
 
+TRL_DEFAULT = Correction(Weight(Level.SEQUENCE, Bound.MASK, None, 3.0, clamp=None), denominator=Denominator.ORIGINAL)
+DRIFTED = Rule(Statistic.K1, Aggregation.SEQ_MEAN, None, 0.5, clamp=None, sign=Sign.NEGATIVE_MEAN)
+OPSM = Correction(
+    rules=(Rule(Statistic.K1, Aggregation.SEQ_MEAN, None, 1e-4, clamp=None, sign=Sign.NEGATIVE),),
+    denominator=Denominator.ORIGINAL,
+    mode=Mode.BYPASS,
+)
+OPSM_KEYS: Mapping[str, object] = {"use_rollout_logprobs": True, "use_opsm": True, "opsm_delta": 1e-4}
+
 
 def _token(bound: Bound, lower: float | None, upper: float, clamp: float | None = None) -> Correction:
     weight = Weight(Level.TOKEN, bound, lower, upper, clamp=clamp)
@@ -66,6 +79,10 @@ def _geometric(lower: float, upper: float) -> Correction:
     """Raw token weights of the sequences whose geometric ratio lies inside."""
     rule = Rule(Statistic.RATIO, Aggregation.SEQ_MEAN, lower, upper, clamp=None)
     return Correction(RAW, (rule,), denominator=Denominator.ORIGINAL)
+
+
+def _trl(mode: str) -> dict[str, object]:
+    return {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 3.0}
 
 
 def _nemo(kind: str, upper: float, lower: float | None = None) -> dict[str, object]:
@@ -94,17 +111,42 @@ OTHERS: tuple[Preset, ...] = (
     Preset("slime_mis", MIS, SLIME_DOCS,
            "Capped token weights of mean 1, tokens outside [0.5, 2] rejected, catastrophic responses vetoed.",
            TOKEN_CAP, {"custom_tis_function_path": MIS_FUNCTION, **MIS_YAML}),
-    Preset("miles_default", Correction(Weight(Level.TOKEN, Bound.TRUNCATE, upper=2.0),
-                                       denominator=Denominator.ORIGINAL), MILES,
+    Preset("slime_opsm", OPSM, SLIME,
+           "Drops what has a negative advantage in responses that the current policy finds a little less likely.",
+           None, OPSM_KEYS),
+    Preset("miles_default", NOTHING, MILES, "No correction: what miles does without --use-tis.", None,
+           {"use_tis": False}),
+    Preset("miles_tis", _token(Bound.CLIP, None, 2.0), MILES,
+           "Token weights capped at 2, unclamped before: the built-in --use-tis.", TOKEN_CAP,
+           {"use_tis": True, "tis_clip": 2.0, "tis_clip_low": 0.0}),
+    Preset("miles_glm", _token(Bound.CLIP, 0.5, 2.0), MILES_GLM,
+           "Token weights clipped into [0.5, 2]: the recipe for GLM-5.2.", "0.5 to 2",
+           {"use_tis": True, "tis_clip": 2.0, "tis_clip_low": 0.5}),
+    Preset("miles_opsm", OPSM, MILES,
+           "Drops what has a negative advantage in responses that the current policy finds a little less likely.",
+           None, OPSM_KEYS),
+    Preset("miles_mis_default", Correction(Weight(Level.TOKEN, Bound.TRUNCATE, upper=2.0),
+                                           denominator=Denominator.ORIGINAL), MILES,
            "Token weights capped at 2: mis.py where its file gives use_tis alone.", TOKEN_CAP,
            {"use_tis": True, "tis_level": "token"}),
     Preset("miles_mis", MIS, MILES_DOCS,
            "Capped token weights of mean 1, tokens outside [0.5, 2] rejected, catastrophic responses vetoed.",
            TOKEN_CAP, MIS_YAML),
-    Preset("trl_default", Correction(Weight(Level.SEQUENCE, Bound.MASK, None, 3.0, clamp=None),
-                                     denominator=Denominator.ORIGINAL), TRL,
+    Preset("trl_default", TRL_DEFAULT, TRL,
            "Product weights of whole responses, zeroed above 3; no floor, so long responses fade.", None,
-           {"vllm_importance_sampling_mode": "sequence_mask", "vllm_importance_sampling_clip_max": 3.0}),
+           _trl("sequence_mask")),
+    Preset("trl_token_truncate", _token(Bound.CLIP, None, 3.0), TRL,
+           "Token weights capped at 3: the mildest of TRL's four modes.", TOKEN_CAP, _trl("token_truncate")),
+    Preset("trl_token_mask", _token(Bound.MASK, None, 3.0), TRL,
+           "Zeroes tokens above 3 and weighs the rest; no floor unless clip_min gives one.", None,
+           _trl("token_mask")),
+    Preset("trl_sequence_truncate", Correction(Weight(Level.SEQUENCE, Bound.CLIP, None, 3.0, clamp=None),
+                                               denominator=Denominator.ORIGINAL), TRL,
+           "Product weights of whole responses, capped at 3; no floor, so long responses fade.", None,
+           _trl("sequence_truncate")),
+    Preset("trl_off_policy_mask", replace(TRL_DEFAULT, rules=(DRIFTED,)), TRL_DOCS,
+           "TRL's default, and responses of negative advantage that the trainer finds much less likely are zeroed.",
+           "threshold 0.5", {**_trl("sequence_mask"), "off_policy_mask_threshold": 0.5}),
     Preset("nemo_rl_default", NOTHING, NEMO, "No correction: what NeMo-RL does unless asked.", None,
            {"use_importance_sampling_correction": False}, NEMO_SECTION),
     Preset("nemo_rl_tis", _token(Bound.CLIP, None, 2.0), NEMO_DOCS,
@@ -127,6 +169,9 @@ OTHERS: tuple[Preset, ...] = (
     Preset("openrlhf_icepop", _token(Bound.MASK, 0.5, 5.0), OPENRLHF_DOCS,
            "Zeroes tokens outside [0.5, 5], the recipe for ProRL v2.", ICEPOP_BAND,
            _openrlhf("icepop", 0.5, 5.0), OPENRLHF_SECTION),
+    Preset("openrlhf_seq_mask_tis", _geometric(0.5, 5.0), OPENRLHF_DOCS,
+           "Raw token weights of responses whose geometric ratio lies in [0.5, 5], which is nearly all of them.",
+           "0.999 to 1.002", _openrlhf("seq-mask-tis", 0.5, 5.0), OPENRLHF_SECTION),
     Preset("open_instruct_default", _token(Bound.CLIP, None, 2.0, clamp=10.0), OPEN_INSTRUCT,
            "Token weights capped at 2, on by default.", TOKEN_CAP,
            {"use_rho_correction": True, "rho_clamp_upper_bound": 2.0}),

@@ -17,6 +17,7 @@ _ROWS = {
     "valid_tokens": "valid tokens",
     "kept_tokens": "kept tokens",
     "masked_fraction": "masked, share of the valid",
+    "zeroed_fraction": "weight 0, share of the valid",
     "weight_mean": "weight, mean",
     "weight_min": "weight, least",
     "weight_max": "weight, greatest",

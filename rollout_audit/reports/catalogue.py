@@ -12,6 +12,7 @@ from typing import Literal
 
 from rollout_audit.audit.health import RULES, HealthRule
 from rollout_audit.errors import UsageError, suggest
+from rollout_audit.trainers.logged import LoggedName, bare_names, logged_names
 
 __all__ = ["CATALOGUE", "MetricEntry", "explanation", "limits_text"]
 
@@ -190,17 +191,20 @@ CATALOGUE: Mapping[str, MetricEntry] = MappingProxyType(dict(_entries()))
 """metric name → what it is; exactly the names that a report holds"""
 
 
-def explanation(name: str) -> MetricEntry:
-    """The entry of a metric; `kept.ess` and `decoupled_seq_is:ess` are found too.
+def explanation(name: str) -> MetricEntry | list[tuple[LoggedName, str]]:
+    """The entry of a metric, `kept.ess` and `decoupled_seq_is:ess` are found too; else what trainers log by that name.
 
     Raises:
         UsageError: no such metric; the message suggests the nearest name.
     """
     bare = name.rpartition(":")[2].rpartition(".")[2]
     bare = ALIASES.get(bare, bare)
-    if bare not in CATALOGUE:
-        raise UsageError(f"no metric {name!r}{suggest(bare, CATALOGUE)}; see `rollout-audit explain`")
-    return CATALOGUE[bare]
+    if bare in CATALOGUE:
+        return CATALOGUE[bare]
+    if found := logged_names(name):
+        return found
+    near = ("" if "/" in name else suggest(bare, CATALOGUE)) or suggest(name, bare_names())
+    raise UsageError(f"no metric {name!r}{near}; see `rollout-audit explain`")
 
 
 def limits_text(rule: HealthRule) -> str:

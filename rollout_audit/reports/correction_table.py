@@ -55,6 +55,7 @@ def _legend(reference: str) -> str:
     return (
         f"{reference} is the reference of the health rules. What lies inside the interval counts "
         "in full: ρ of the token, Πρ product over the response, geo ρ its geometric mean. "
+        "zeroed: weight 0 and still in the mask. "
         "kept: of the tokens that no rule rejects; rejected ones keep their weight, only the mask takes them out. "
         "mark: own figures against the health limits."
     )
@@ -79,6 +80,7 @@ _COLUMNS: tuple[tuple[Column, Reader], ...] = (
     (Column("ess_kept", "ess\nkept", "number", 3), _stage("kept", "ess")),
     (Column("ess_seq", "ess_seq\nkept", "number", 3), _stage("kept", "ess_seq")),
     (Column("capped_fraction", "capped", "percent"), _stage("bounded", "capped_fraction")),
+    (Column("zeroed_fraction", "zeroed", "percent"), _stage("bounded", "zeroed_fraction")),
     (Column("masked_fraction", "masked\ntokens", "percent"), _stage("kept", "masked_fraction")),
     (Column("seq_masked_fraction", "masked\nseqs", "percent"), _stage("kept", "seq_masked_fraction")),
     (Column("kept_reward_mean", "kept\nreward", "number", 3), _stage("kept", "kept_reward_mean")),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rollout_audit.reports.catalogue import CATALOGUE, MetricEntry, limits_text
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Table
 
-__all__ = ["catalogue_document", "explanation_document"]
+if TYPE_CHECKING:
+    from rollout_audit.trainers.base import Trainer
+    from rollout_audit.trainers.logged import LoggedName
+
+__all__ = ["catalogue_document", "explanation_document", "logged_document"]
 
 TITLES = {
     "mismatch": "The mismatch, before any correction",
@@ -26,6 +31,39 @@ def catalogue_document() -> Document:
 def explanation_document(entry: MetricEntry) -> Document:
     """One metric in full."""
     return Document(tuple(_blocks(entry)), lambda: _json(record(entry)), lambda: [_flat(entry)])
+
+
+def logged_document(found: Sequence[tuple[LoggedName, str]]) -> Document:
+    """Names that trainers log: of each its reduction, the native figure beside it and the quirk between them."""
+    from rollout_audit.trainers.registry import get_trainer  # loads torch, which no native metric needs
+
+    records = [_logged_record(one, full, get_trainer(trainer)) for one, full in found for trainer in one.trainers]
+    return Document(tuple(map(_logged_table, records)), lambda: _json(records), lambda: records)
+
+
+def _logged_record(one: LoggedName, full: str, trainer: Trainer[Any]) -> dict[str, object]:
+    # slime and miles log under train/, which their counterparts leave off
+    beside = trainer.counterparts.get(full) or trainer.counterparts.get(full.removeprefix("train/"))
+    quirk = None if beside is None else trainer.quirk(beside.quirk)
+    native = None if beside is None else beside.native.rpartition(".")[2]
+    return {
+        "name": full,
+        "trainer": trainer.name,
+        "version": trainer.version,
+        "reduction": one.reduction,
+        "native": native if beside is None or beside.of == "value" else f"1 − {native}",
+        "quirk": None if quirk is None else quirk.name,
+        "quirk_sentence": None if quirk is None else quirk.sentence,
+    }
+
+
+def _logged_table(one: Mapping[str, object]) -> Table:
+    rows: list[list[Cell]] = [["reduction", str(one["reduction"])]]
+    if one["native"] is not None:
+        rows.append(["native", f"{one['native']}; `rollout-audit explain {str(one['native']).split()[-1]}`"])
+        rows.append(["quirk", f"{one['quirk']}: {one['quirk_sentence']}"])
+    columns = (Column("fact", "", "label"), Column("value", "", "prose"))
+    return Table(f"{one['name']}, {one['trainer']} {one['version']}", columns, rows)
 
 
 def record(entry: MetricEntry) -> dict[str, object]:

@@ -31,6 +31,7 @@ _COLUMNS = (
     Column("ess", "ess", "number", 3),
     Column("ess_seq", "ess\nseq", "number", 3),
     Column("capped_fraction", "capped", "percent"),
+    Column("zeroed_fraction", "zeroed", "percent"),
     Column("mass_lost", "mass\nlost", "percent"),
     Column("masked_fraction", "masked\ntokens", "percent"),
     Column("kept_reward_mean", "kept\nreward", "number", 3),
@@ -41,8 +42,8 @@ _NAMED = (
     *_COLUMNS[3:],
     Column("formula", "what it does", "prose"),
 )
-_STAGE_OF = {"capped_fraction": "bounded", "mass_lost": "bounded"}
-_FIGURES = ("ess", "ess_seq", "capped_fraction", "mass_lost", "masked_fraction", "kept_reward_mean")
+_STAGE_OF = dict.fromkeys(("capped_fraction", "zeroed_fraction", "mass_lost"), "bounded")
+_FIGURES = ("ess", "ess_seq", "capped_fraction", "zeroed_fraction", "mass_lost", "masked_fraction", "kept_reward_mean")
 
 
 def sweep_document(report: Report) -> Document:

@@ -34,6 +34,7 @@ __all__ = [
     "Renamed",
     "Syntax",
     "Trainer",
+    "read_by",
     "replaced_by",
     "sorted_order",
 ]
@@ -106,6 +107,17 @@ class Renamed:
 def replaced_by(old: str, new: str) -> Renamed:
     """A key that only changed its name; where both are given the new one counts."""
     return Renamed(old, f"now {new}", lambda value, settings: {new: settings.get(new, value)})
+
+
+def read_by(key: str, whose: str, trainer: str, values: frozenset[object] | None = None) -> Renamed:
+    """A key, or values of one, that mean something in another version only: refused with the name of its dialect."""
+
+    def refuse(value: object, _settings: Settings) -> Settings:
+        if value is None or value == {}:
+            return {}
+        raise ConfigError(key, value, f"{whose}; --trainer {trainer} reads it")
+
+    return Renamed(key, f"{whose}; not looked at", refuse, values)
 
 
 def every(settings: Settings) -> Settings:

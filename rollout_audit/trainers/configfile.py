@@ -239,6 +239,10 @@ def load_config(source: ConfigSource) -> Loaded:
     """
     if isinstance(source, Mapping):
         return _of_file("", source.items())
+    if not isinstance(source, str | PathLike):
+        raise UsageError(
+            f"configuration {source!r}: a {type(source).__name__}; give a dict, text, or the path of a file"
+        )
     text = fspath(source)
     if not text.strip():
         raise UsageError(f"configuration {text!r}: nothing in it; give {KINDS}")

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 from typing import TypeAlias
 
 from rollout_audit.corrections.describe import describe
-from rollout_audit.corrections.equivalence import AGGREGATION_OF_LEVEL, PARTS, departures, essence, remoteness
-from rollout_audit.corrections.model import Aggregation, Bound, Correction, Denominator, Level, Statistic
+from rollout_audit.corrections.equivalence import AGGREGATION_OF_LEVEL, PARTS, Essence, departures, essence, remoteness
+from rollout_audit.corrections.model import (
+    Aggregation,
+    Bound,
+    Correction,
+    Denominator,
+    Level,
+    Rule,
+    Sign,
+    Statistic,
+)
 from rollout_audit.errors import ConfigError
 
 __all__ = [
@@ -54,6 +63,8 @@ Options: TypeAlias = tuple[tuple[Axis, ...], ...]
 """A trainer's option space: the union of the products of axes"""
 
 Read: TypeAlias = Callable[[Mapping[str, object]], Correction]
+Candidate: TypeAlias = tuple[Mapping[str, object], Correction]
+"""Settings and what they are read as"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +85,78 @@ class Unexpressible:
     nearest: Expression
 
 
+NO_FLOOR, NO_CEILING = 1e-9, 1e9
+"""Stand for no bound where a trainer wants both: ratios past e^±20 or so hardly ever occur"""
+
+
 def express(options: Options, read: Read, wanted: Correction) -> Expression | Unexpressible:
-    """The settings that `read` understands as the correction; of several that do, the first of the table."""
+    """The settings that `read` understands as the correction; of several that do, the first of the table.
+
+    Where none does, the nearest by `remoteness`: first the level of the weight and the mode, then the distance of all
+    thresholds in logs (a bound that one side lacks counts 50, a rule 100, another way of bounding 25), then the rest.
+    Looked for with the correction's own thresholds, for trainers that want a bound on both sides with 1e-9 or 1e9 for
+    one it lacks, and with a rule in the place of a band that zeroes.
+    """
     found = list(_readable(options, read, wanted))
     for settings, correction in found:
         if correction == wanted:
             return Expression(settings, correction)
     target = essence(wanted)
-    settings, nearest = min(found, key=lambda one: remoteness(target, essence(one[1])))
+    settings, nearest = _nearest(found, target)
+    if departures(target, essence(nearest)):
+        others = (one for form in _other_forms(wanted) for one in _readable(options, read, form))
+        settings, nearest = _nearest([*found, *others], target)
     if differing := departures(target, essence(nearest)):
         return Unexpressible(_reason(wanted, nearest, differing), Expression(settings, nearest))
     return Expression(settings, nearest, tuple(_fine_print(wanted, nearest)))
 
 
-def _readable(options: Options, read: Read, wanted: Correction) -> Iterator[tuple[Mapping[str, object], Correction]]:
+def _nearest(found: list[Candidate], target: Essence) -> Candidate:
+    return min(found, key=lambda one: remoteness(target, essence(one[1])))
+
+
+def _other_forms(wanted: Correction) -> Iterator[Correction]:
+    """Of the same or nearly the same effect, for trainers that want bounds elsewhere or on both sides."""
+    by_rule = _by_rule(wanted)
+    yield from (by_rule,) if by_rule is not None else ()
+    yield _closed(wanted)
+    yield from (_closed(by_rule),) if by_rule is not None else ()
+
+
+def _by_rule(wanted: Correction) -> Correction | None:
+    """What is zeroed outside a band, as a raw weight and a rule."""
+    weight = wanted.weight
+    if weight.bound is not Bound.MASK or weight.level is Level.NONE:
+        return None
+    rule = Rule(Statistic.RATIO, AGGREGATION_OF_LEVEL[weight.level], weight.lower, weight.upper, clamp=None)
+    return replace(
+        wanted,
+        weight=replace(weight, bound=Bound.NONE, lower=None, upper=None),
+        rules=(*wanted.rules, rule),
+    )
+
+
+def _closed(wanted: Correction) -> Correction:
+    """With a bound that does next to nothing wherever it has none."""
+    weight = wanted.weight
+    if weight.level is not Level.NONE:
+        bound = Bound.MASK if weight.bound is Bound.MASK else Bound.CLIP
+        lower = None if weight.bound is Bound.TRUNCATE else weight.lower
+        weight = replace(weight, bound=bound, lower=lower or NO_FLOOR, upper=weight.upper or NO_CEILING)
+    return replace(wanted, weight=weight, rules=tuple(map(_closed_rule, wanted.rules)))
+
+
+def _closed_rule(rule: Rule) -> Rule:
+    if rule.statistic not in (Statistic.RATIO, Statistic.K1) or rule.sign is not Sign.ANY or rule.by_batch:
+        return rule
+    floor, ceiling = NO_FLOOR, NO_CEILING
+    if rule.statistic is Statistic.K1:
+        floor, ceiling = math.log(NO_FLOOR), math.log(NO_CEILING)
+    lower, upper = (given if mine is None else mine for mine, given in ((rule.lower, floor), (rule.upper, ceiling)))
+    return replace(rule, lower=lower, upper=upper) if lower <= upper else rule
+
+
+def _readable(options: Options, read: Read, wanted: Correction) -> Iterator[Candidate]:
     """Every candidate that the trainer does not refuse."""
     for axes in options:
         filled = [[given for choice in axis if (given := _filled(choice, wanted)) is not None] for axis in axes]

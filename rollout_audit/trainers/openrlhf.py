@@ -26,7 +26,7 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, replaced_by
 from rollout_audit.trainers.configfile import Section
-from rollout_audit.trainers.expression import MISSING, Fill, Options, lower, or_else, rule_lower, rule_upper, upper
+from rollout_audit.trainers.expression import MISSING, Fill, Options, lower, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import summarise
 from rollout_audit.trainers.settings import Settings, positive
 
@@ -88,16 +88,11 @@ def _both(low: Fill, high: Fill) -> Fill:
     return filled
 
 
-ALMOST_NONE = 1e-6
-"""Stands for no lower bound, which the option does not know: comes near, where nothing is the same"""
 OPTIONS: Options = (
     (
         (
             {ENABLED: False},
-            *(
-                {ENABLED: True, TYPE: "tis", THRESHOLD: _both(low, upper)}
-                for low in (lower, or_else(lower, ALMOST_NONE))
-            ),
+            {ENABLED: True, TYPE: "tis", THRESHOLD: _both(lower, upper)},
             *(
                 {ENABLED: True, TYPE: name, THRESHOLD: _both(rule_lower(own), rule_upper(own))}
                 for name, own in {"icepop": Aggregation.TOKEN, SEQUENCE_MASK: Aggregation.SEQ_MEAN}.items()

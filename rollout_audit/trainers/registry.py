@@ -13,6 +13,7 @@ __all__ = ["TRAINERS", "get_trainer"]
 TRAINERS: dict[str, str] = {
     "verl": "verl",
     "verl-2026-01": "verl_2026_01",
+    "verl-2025-11": "verl_2025_11",
     "verl-2025-10": "verl_2025_10",
     "miles": "miles",
     "slime": "slime",
@@ -31,6 +32,8 @@ TRAINERS: dict[str, str] = {
 
 def get_trainer(name: str) -> Trainer[Any]:
     """The trainer of that name (UsageError with a suggestion where there is none)."""
+    if not isinstance(name, str):
+        raise UsageError(f"no trainer {name!r}: expected a name, as 'verl'")
     if name not in TRAINERS:
         near = suggest(name, TRAINERS) or f"; choose from {', '.join(TRAINERS)}"
         raise UsageError(f"no trainer {name!r}{near}")

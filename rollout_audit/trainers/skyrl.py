@@ -28,6 +28,7 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
+from rollout_audit.trainers import skyrl_losses
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted, described, positions
 from rollout_audit.trainers.configfile import Section
@@ -55,19 +56,6 @@ DEFAULTS: dict[str, object] = {
     "token_mask_is_threshold_low": None,
     "token_mask_is_threshold_high": None,
 }
-LOSS = "policy_loss_type"
-OUTSIDE = "; not in the correction that is weighed"
-LOSSES: dict[str | None, str] = {
-    **dict.fromkeys(("regular", "dual_clip", "gspo", "sapo"), ""),
-    "rollout_is": f"weighs tokens by the current policy's ratio to the engine, 0 at 1 ± eps_clip and beyond{OUTSIDE}",
-    "dppo": f"masks tokens by their divergence from the engine, on the side to which the advantage pushes{OUTSIDE}",
-    "cispo": f"clips the ratio of the update, or to the engine where cispo_anchor is rollout{OUTSIDE}",
-    **dict.fromkeys(
-        ("clip_cov", "kl_cov", "cross_entropy", "importance_sampling"),
-        "off_policy_correction was not seen to act on this loss",
-    ),
-}
-"""Of each policy_loss_type, what it has to do with the gap to the engine"""
 RENAMED = (
     Renamed(
         "tis_imp_ratio_cap",
@@ -123,6 +111,7 @@ QUIRKS = (
         "The loss is a sum whose normalisation stands in the advantages already, so masks do not change it.",
         "reference/trainers.md 8A",
     ),
+    *skyrl_losses.QUIRKS,
 )
 
 OPTIONS: Options = (
@@ -152,6 +141,7 @@ OPTIONS: Options = (
             },
         ),
     ),
+    skyrl_losses.OPTIONS,
 )
 COUNTERPARTS = {
     "policy/rollout_train_logprobs_abs_diff_mean": Counterpart("overall.log_prob_diff_abs_mean", "mixed_populations"),
@@ -174,7 +164,7 @@ class SkyRlConfig:
     """name in the metrics, and the rule"""
     lone_threshold: str | None
     """the token threshold that stands alone and does nothing"""
-    loss: str
+    loss: skyrl_losses.PolicyLoss
 
     @property
     def outlier_rules(self) -> tuple[Rule, ...]:
@@ -201,24 +191,23 @@ class SkyRlConfig:
 
 def parse(raw: Mapping[str, object]) -> SkyRlConfig:
     """Flat settings → configuration (ConfigError: unknown choice, threshold that is not positive, inverted band)."""
-    settings = Settings.read(raw, {**DEFAULTS, LOSS: "regular"})
+    settings = Settings.read(raw, {**DEFAULTS, **skyrl_losses.DEFAULTS})
     level = settings.choice("tis_ratio_type", LEVELS)
     low, high = settings.open_band("token_mask_is_threshold_low", "token_mask_is_threshold_high")
     token_mask = None if low is None or high is None else (low, high)
+    outlier = settings.open_band("outlier_token_is_threshold_low", "outlier_token_is_threshold_high")
+    sequence_mask = _sequence_mask(settings, Over.EVERY if token_mask is None else Over.REMAINING)
+    weighs = level is not Level.NONE
+    acts = weighs or any(part is not None for part in (token_mask, sequence_mask, *outlier))
     return SkyRlConfig(
         level=level,
         cap=settings.positive(f"{'token' if level is Level.TOKEN else 'sequence'}_tis_ratio_clip_high"),
-        outlier=settings.open_band("outlier_token_is_threshold_low", "outlier_token_is_threshold_high"),
+        outlier=outlier,
         token_mask=token_mask,
-        sequence_mask=_sequence_mask(settings, Over.EVERY if token_mask is None else Over.REMAINING),
+        sequence_mask=sequence_mask,
         lone_threshold=None if (low is None) == (high is None) else "low" if high is None else "high",
-        loss=settings.choice(LOSS, {name: str(name) for name in LOSSES}),
+        loss=skyrl_losses.parse(settings, acts=acts, weighs=weighs),
     )
-
-
-def relevant(settings: Mapping[str, object]) -> Mapping[str, object]:
-    """The settings without a loss that has nothing to do with the engine."""
-    return {key: value for key, value in settings.items() if key != LOSS or LOSSES.get(str(value), "unknown")}
 
 
 def _band(settings: Settings, name: str) -> tuple[float, float]:
@@ -238,7 +227,9 @@ def _sequence_mask(settings: Settings, over: Over) -> tuple[str, Rule] | None:
 
 
 def correction(config: SkyRlConfig) -> Correction:
-    """What the configuration does, in the tool's vocabulary."""
+    """What the configuration does, in the tool's vocabulary: off_policy_correction, else a loss with the engine."""
+    if config.loss.correction is not None:
+        return config.loss.correction
     last = () if config.sequence_mask is None else (config.sequence_mask[1],)
     return Correction(
         weight=_weight(config),
@@ -265,15 +256,14 @@ def warnings(config: SkyRlConfig) -> tuple[str, ...]:
     if config.level is not Level.NONE and config.cap < 1:
         key = f"{config.level.value}_tis_ratio_clip_high"
         found.append(f"{key} = {config.cap:.12g}: a cap below 1 shrinks weights where the policies agree")
-    if LOSSES[config.loss]:
-        found.append(f"{LOSS} = {config.loss!r}: {LOSSES[config.loss]}")
-    return tuple(found)
+    return (*found, *config.loss.remarks)
 
 
 def row_columns(tokens: Tokens, config: SkyRlConfig) -> dict[str, Tensor]:
     """float64 [rows] columns of one chunk."""
     lengths = tokens.lengths
     columns = {"tokens": lengths.double(), **described("abs", tokens.log_ratio.abs(), lengths)}
+    columns |= config.loss.columns(tokens)
     if config.acts:
         columns["positions"] = positions(tokens)
         ratio = raw_weight(tokens, Level.TOKEN)
@@ -302,7 +292,7 @@ def metrics(rows: Columns, config: SkyRlConfig, order: OrderStatistics) -> Metri
         if config.acts:
             values |= _ratios(rows) | _outliers(rows, config) | _token_mask(rows, config)
             values |= _tis(rows, config) | _sequence_mask_metrics(rows, config)
-        return values
+        return values | config.loss.metrics(rows)
 
     return summarise(rows, compute, "policy/")
 
@@ -379,9 +369,7 @@ TRAINER: Trainer[SkyRlConfig] = Trainer(
     name="skyrl",
     version="2026-08",
     defaults=DEFAULTS,
-    section=Section(
-        ("trainer", "algorithm", "off_policy_correction"), also=(Section(("trainer", "algorithm"), shared=True),)
-    ),
+    section=Section(("trainer", "algorithm", "off_policy_correction"), also=skyrl_losses.SECTIONS),
     parse=parse,
     correction=correction,
     warnings=warnings,
@@ -391,8 +379,8 @@ TRAINER: Trainer[SkyRlConfig] = Trainer(
     options=OPTIONS,
     counterparts=COUNTERPARTS,
     padded=("/is_ratio_std", "/is_ratio_min"),
-    optional=frozenset({LOSS}),
-    elsewhere={LOSS: ("trainer", "algorithm")},
+    optional=frozenset(skyrl_losses.DEFAULTS),
+    elsewhere=skyrl_losses.ELSEWHERE,
     renamed=RENAMED,
-    relevant=relevant,
+    relevant=skyrl_losses.relevant,
 )

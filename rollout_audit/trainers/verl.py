@@ -42,7 +42,7 @@ from rollout_audit.trainers.reductions import (
 from rollout_audit.trainers.settings import Settings
 from rollout_audit.trainers.thresholds import Band, parse_band, parse_rejection
 from rollout_audit.trainers.verl_options import OPTIONS
-from rollout_audit.trainers.verl_renamed import ELSEWHERE, RENAMED, SECTION
+from rollout_audit.trainers.verl_renamed import ELSEWHERE, RENAMED, SECTION, VETO
 from rollout_audit.trainers.verl_weights import (
     Weights,
     eleven_off_policy,
@@ -57,7 +57,20 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["COUNTERPARTS", "DEFAULTS", "OFF_POLICY", "QUIRKS", "TRAINER", "VerlConfig", "bounded", "columns_of"]
+__all__ = [
+    "COUNTERPARTS",
+    "DEFAULTS",
+    "LEVELS",
+    "LOSSES",
+    "OFF_POLICY",
+    "QUIRKS",
+    "TRAINER",
+    "VerlConfig",
+    "batch_norm_factor",
+    "bounded",
+    "columns_of",
+    "off_policy",
+]
 
 DEFAULTS: dict[str, object] = {
     "rollout_is": None,
@@ -149,6 +162,8 @@ class VerlConfig:
     """IcePop where it has a lower bound, else a truncation cap"""
     batch_normalize: bool
     rules: tuple[Rule, ...]
+    veto: float | None
+    """of a run before December 2025"""
     mode: Mode
     loss: Loss
     policy: verl_losses.PolicyLoss
@@ -160,7 +175,7 @@ class VerlConfig:
 
 def parse(raw: Mapping[str, object]) -> VerlConfig:
     """Flat settings → configuration (ConfigError: what verl's own checks refuse, SPEC 3 beside them)."""
-    settings = Settings.read(raw, DEFAULTS)
+    settings = Settings.read(raw, {**DEFAULTS, VETO: None})
     level = settings.choice("rollout_is", LEVELS)
     # without weights verl never looks at their threshold, and null is common there
     values = DEFAULTS if level is Level.NONE else settings.values
@@ -170,11 +185,12 @@ def parse(raw: Mapping[str, object]) -> VerlConfig:
         band=parse_band("rollout_is_threshold", values["rollout_is_threshold"]),
         batch_normalize=settings.flag("rollout_is_batch_normalize"),
         rules=parse_rejection(settings.values["rollout_rs"], settings.values["rollout_rs_threshold"]),
+        veto=settings.optional_positive(VETO),
         mode=Mode.BYPASS if bypass else Mode.DECOUPLED,
         loss=settings.choice("loss_type", LOSSES),
         policy=verl_losses.parse(settings, raw, bypass=bypass),
     )
-    return replace(config, level=Level.NONE, rules=()) if config.policy.dppo else config
+    return replace(config, level=Level.NONE, rules=(), veto=None) if config.policy.dppo else config
 
 
 def correction(config: VerlConfig) -> Correction:
@@ -191,6 +207,7 @@ def correction(config: VerlConfig) -> Correction:
     return Correction(
         weight=Weight() if config.level is Level.NONE else weight,
         rules=config.rules,
+        veto=config.veto,
         mode=config.mode,
         loss=config.loss,
     )
@@ -307,7 +324,7 @@ def metrics(rows: Columns, config: VerlConfig, order: OrderStatistics) -> Metric
     """The `rollout_corr/…` values of one batch, and the `actor/…` values of DPPO."""
 
     def compute() -> dict[str, Figure]:
-        values: dict[str, Figure] = {**_off_policy(rows)}
+        values: dict[str, Figure] = {**off_policy(rows)}
         if config.level is not Level.NONE:
             values |= _weight_metrics(rows, config)
         if config.rules:
@@ -318,7 +335,7 @@ def metrics(rows: Columns, config: VerlConfig, order: OrderStatistics) -> Metric
     return summarise(rows, compute, "")
 
 
-def _off_policy(rows: Columns) -> dict[str, float]:
+def off_policy(rows: Columns) -> dict[str, float]:
     """The eleven figures of every version, and χ² of tokens (pooled) and of products (over all B rows)."""
     return eleven_off_policy(rows) | {
         "chi2_token": token_mean(rows["ratio_squared"], rows["tokens"]) - 1,
@@ -334,11 +351,11 @@ def _weight_metrics(rows: Columns, config: VerlConfig) -> dict[str, float]:
     if config.icepop:
         values["rollout_is_oob_ratio"] = token_mean(rows["is_above"] + rows["is_below"], rows["tokens"])
     if config.batch_normalize:
-        values["rollout_is_batch_norm_factor"] = _batch_norm_factor(rows, config.level)
+        values["rollout_is_batch_norm_factor"] = batch_norm_factor(rows, config.level)
     return values
 
 
-def _batch_norm_factor(rows: Columns, level: Level) -> float:
+def batch_norm_factor(rows: Columns, level: Level) -> float:
     """Mean weight over valid tokens, or over B+ rows; 1 where it is too small to divide by."""
     n = rows["tokens"]
     if level is Level.TOKEN:

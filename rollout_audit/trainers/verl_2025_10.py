@@ -21,10 +21,10 @@ from rollout_audit.corrections.model import (
     Statistic,
     Weight,
 )
-from rollout_audit.corrections.tokens import Tokens, row_sum
+from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers import verl_losses
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, read_by
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
@@ -40,6 +40,7 @@ from rollout_audit.trainers.verl_weights import (
     outside,
     sequence_weights,
     spread_of_weights,
+    vetoing,
     weight_columns,
 )
 
@@ -204,13 +205,7 @@ def row_columns(tokens: Tokens, config: LegacyConfig) -> dict[str, Tensor]:
     raw = raw_weight(tokens, config.level)
     weights = Weights(raw, shown=raw, spread=raw.clamp(config.lower, config.upper))
     columns |= weight_columns(weights, config.lower, config.upper, tokens.lengths)
-    return columns | {"vetoing": _vetoing(tokens, config.veto)}
-
-
-def _vetoing(tokens: Tokens, veto: float | None) -> Tensor:
-    """[rows] tokens of ρ < veto, strict, unclamped; none without a veto."""
-    below = tokens.log_ratio < (-math.inf if veto is None else math.log(veto))
-    return row_sum(below.double(), tokens.lengths)
+    return columns | {"vetoing": vetoing(tokens, config.veto)}
 
 
 def metrics(rows: Columns, config: LegacyConfig, order: OrderStatistics) -> Metrics:
@@ -263,6 +258,21 @@ def quantiles(config: LegacyConfig) -> tuple[float, ...]:
     return LEVELS_OF_PERCENTILES if needed else ()
 
 
+LATER = "of verl since November 2025"
+NOVEMBER = (
+    "rollout_correction",
+    "rollout_rs",
+    "rollout_rs_threshold",
+    "rollout_rs_threshold_lower",
+    "rollout_token_veto_threshold",
+    "rollout_is_batch_normalize",
+)
+RENAMED = (
+    Renamed(CAP, "now rollout_is true with rollout_is_threshold", capped(rollout_is=True)),
+    *(read_by(key, LATER, "verl-2025-11") for key in NOVEMBER),
+    read_by("rollout_is", LATER, "verl-2025-11", frozenset({"token", "sequence", "geometric"})),
+)
+
 TRAINER: Trainer[LegacyConfig] = Trainer(
     name="verl-2025-10",
     version="2025-10",
@@ -279,5 +289,5 @@ TRAINER: Trainer[LegacyConfig] = Trainer(
     quantiles=quantiles,
     elsewhere={"loss_mode": POLICY_LOSS.path},
     relevant=verl_losses.relevant,
-    renamed=(Renamed(CAP, "now rollout_is true with rollout_is_threshold", capped(rollout_is=True)),),
+    renamed=RENAMED,
 )

@@ -5,15 +5,26 @@ Source: reference/trainers.md 1A, legacy (b) and (c).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 from rollout_audit.errors import ConfigError
-from rollout_audit.trainers.base import Renamed
+from rollout_audit.trainers.base import Renamed, replaced_by
 from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.settings import positive
 
-__all__ = ["ACTOR", "CAP", "CLIP_RATIOS", "ELSEWHERE", "POLICY_LOSS", "RENAMED", "SECTION", "capped"]
+__all__ = [
+    "ACTOR",
+    "BYPASS",
+    "CAP",
+    "CLIP_RATIOS",
+    "ELSEWHERE",
+    "POLICY_LOSS",
+    "PURE",
+    "RENAMED",
+    "SECTION",
+    "VETO",
+    "capped",
+]
 
 Settings = Mapping[str, object]
 
@@ -28,6 +39,8 @@ ELSEWHERE = {**dict.fromkeys(CLIP_RATIOS, ACTOR.path), "loss_mode": POLICY_LOSS.
 LEVELS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 RS, RS_UPPER, RS_LOWER = "rollout_rs", "rollout_rs_threshold", "rollout_rs_threshold_lower"
 VETO = "rollout_token_veto_threshold"
+BYPASS, PURE = "bypass_old_logprob_for_rollout", "use_pure_rollout_correction"
+"""Of the first weeks of November 2025"""
 
 
 def capped(*, rollout_is: object) -> Callable[[object, Settings], Settings]:
@@ -50,19 +63,6 @@ def _level(value: object, settings: Settings) -> Settings:
     return {**option, RS_UPPER: f"{low!r}_{1 / low if high is None else high!r}"}
 
 
-def _veto(value: object, settings: Settings) -> Settings:
-    """One more option; k2 is d² / 2."""
-    if value is None:
-        return {}
-    limit = math.log(positive(VETO, value)) ** 2 / 2
-    if not settings.get(RS):
-        return {RS: "seq_max_k2", RS_UPPER: limit}
-    options = str(settings[RS]).split(",")
-    thresholds = str(settings.get(RS_UPPER)).split(",")
-    shared = thresholds * len(options) if len(thresholds) == 1 else thresholds
-    return {RS: ",".join([*options, "seq_max_k2"]), RS_UPPER: ",".join([*shared, repr(limit)])}
-
-
 def _weight_level(value: object, settings: Settings) -> Settings:
     return {"rollout_is": value} if settings.get("rollout_is") else {}
 
@@ -77,25 +77,38 @@ def _gradient(value: object, _settings: Settings) -> Settings:
     return {"loss_type": "reinforce"} if value else {}
 
 
+NOVEMBER = "--trainer verl-2025-11 has the names that version logs"
+OCTOBER = "--trainer verl-2025-10 has the names that version logs"
+LOW_SIDE = (
+    "removed in December 2025; read as what it was, a veto of rows with a ratio below it; seq_max_k2 in its place is "
+    f"two-sided; {NOVEMBER}"
+)
+
+
+def _veto(value: object, _settings: Settings) -> Settings:
+    return {} if value is None else {VETO: value}
+
+
 RENAMED = (
     Renamed(CAP, "now rollout_is 'token' with rollout_is_threshold", capped(rollout_is="token")),
     Renamed(
         RS,
-        "now one of token_k1, seq_sum_k1, seq_mean_k1, whose band is compared with −log ρ; translated",
+        "now one of token_k1, seq_sum_k1, seq_mean_k1, whose band is compared with −log ρ; translated; " + NOVEMBER,
         _level,
         frozenset(LEVELS),
     ),
     Renamed(RS_LOWER, f"now the band 'lower_upper' in {RS_UPPER}", lambda _value, _settings: {}),
-    Renamed(VETO, "now seq_max_k2, which is two-sided: it drops rows with a token beyond the inverse ratio too", _veto),
+    Renamed(VETO, LOW_SIDE, _veto),
     Renamed("rollout_is_level", "now the value of rollout_is itself", _weight_level),
     Renamed("rollout_is_mode", "now always truncation", _weight_mode),
-    Renamed("rollout_is_veto_threshold", "now seq_max_k2, which is two-sided", _veto),
+    Renamed("rollout_is_veto_threshold", LOW_SIDE.replace(NOVEMBER, OCTOBER), _veto),
     Renamed(
         "rollout_is",
         "now a level: token, sequence or null",
         lambda value, _settings: {"rollout_is": "token" if value else None},
         frozenset({True, False}),
     ),
-    Renamed("use_policy_gradient", "now loss_type 'reinforce'", _gradient),
+    *(Renamed(key, f"now loss_type 'reinforce'; {NOVEMBER}", _gradient) for key in ("use_policy_gradient", PURE)),
+    replaced_by(BYPASS, "bypass_mode"),
 )
 """In this order: each sees what those before it made"""

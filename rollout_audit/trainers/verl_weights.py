@@ -6,6 +6,7 @@ Source: reference/trainers.md 1B.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from rollout_audit.corrections.tokens import Tokens
     from rollout_audit.trainers.base import Columns
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "outside",
     "sequence_weights",
     "spread_of_weights",
+    "vetoing",
     "weight_columns",
 ]
 
@@ -68,6 +71,12 @@ def weight_columns(weights: Weights, lower: float, upper: float, lengths: Tensor
         "is_max": row_max(weights.shown, lengths),
         "is_min": row_min(weights.shown, lengths),
     }
+
+
+def vetoing(tokens: Tokens, veto: float | None) -> Tensor:
+    """float64 [rows] tokens of ρ < veto, strict, unclamped; none without a veto."""
+    below = tokens.log_ratio < (-math.inf if veto is None else math.log(veto))
+    return row_sum(below.double(), tokens.lengths)
 
 
 def extremes(rows: Columns, level: Level) -> dict[str, float]:

@@ -52,7 +52,12 @@ def found(dump: ra.Dump, trainer: str, config: dict[str, object]) -> dict[str, t
 class TestTables:
     def test_counterparts_are_names_that_the_trainer_logged(self, name: str) -> None:
         """In the values that its own code gave; miles and slime log alike."""
-        known = {"verl-2025-10": ["verl-legacy"], "slime": ["slime", "miles"], "miles": ["slime", "miles"]}
+        known = {
+            "verl-2025-10": ["verl-legacy"],
+            "verl-2025-11": ["verl-2026-01", "verl"],
+            "slime": ["slime", "miles"],
+            "miles": ["slime", "miles"],
+        }
         logged = set(LOGGED.filter(pl.col("trainer").is_in(known.get(name, [name])))["metric"])
         own = set(get_trainer(name).counterparts)
         # both kinds of ROLL's filters at each level: not all were run
@@ -144,13 +149,64 @@ class TestChecks:
         assert f"{38 / 39:.1%} of the tokens" in message
         assert "band_too_tight" not in found(dump, "verl", {**config, "rollout_rs_threshold": "0.5_2.0"})
 
-    def test_a_bound_that_does_nothing_is_only_said(self, tmp_path: Path) -> None:
+    def test_a_bound_of_the_weight_that_does_nothing(self, tmp_path: Path) -> None:
         dump = written(tmp_path, [[0.1, -0.1]])
         severity, message = found(dump, "trl", {"vllm_importance_sampling_mode": "token_truncate"})["idle_bound"]
-        assert severity == "info"
-        assert f"from {math.exp(-0.1):.4g} to {math.exp(0.1):.4g}" in message
+        assert severity == "warning"
+        span = f"raw weights lie from {math.exp(-0.1):.4g} to {math.exp(0.1):.4g}"
+        assert f"the upper bound 3 of the weight changes none: {span}" in message
+        both = {"is_correction_enable": True}
+        assert (
+            "the upper bound 5 and the lower bound 0.5 of the weight change none"
+            in (found(dump, "openrlhf", both)["idle_bound"][1])
+        )
+
+    def test_one_side_of_a_bound_that_does_nothing(self, tmp_path: Path) -> None:
+        """A ratio of 6 is clipped at 5, none is below 0.5."""
+        dump = written(tmp_path, [[math.log(6), -0.1]])
+        _, message = found(dump, "openrlhf", {"is_correction_enable": True})["idle_bound"]
+        assert "the lower bound 0.5 of the weight changes none: raw weights lie from 0.9048 to 6" in message
+        assert "upper bound" not in message
+
+    def test_a_rule_that_does_nothing(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.1, -0.1]])
         severity, message = found(dump, "roll", {"filters": [{"enabled": True}]})["idle_bound"]
-        assert "no token is rejected by any rule" in message
+        assert severity == "warning"
+        assert '"token_ratio keeps ρ in [0.8, 1.2]" rejects nothing: ρ lies from 0.9048 to 1.105' in message
+
+    def test_the_idle_rule_of_a_chain_is_named(self, tmp_path: Path) -> None:
+        """k3 drops the first row; its mean ratio and the least ratio of all, 0.2, are within the other two."""
+        dump = written(tmp_path, [[math.log(0.2), -math.log(0.2)], [0.0, 0.0]])
+        config = {"rollout_rs": "seq_mean_k3,seq_mean_k1", "rollout_rs_threshold": "0.01,0.9_1.1"}
+        _, message = found(dump, "verl", {**config, "rollout_token_veto_threshold": 1e-4})["idle_bound"]
+        assert '"seq_mean_k1 keeps ρ in [0.909091, 1.11111]" rejects nothing: the geometric ratio lies from 1 to 1' in (
+            message
+        )
+        assert '"veto below ρ 0.0001" rejects nothing: the least ratio of a response lies from 0.2 to 1' in message
+        assert "seq_mean_k3" not in message
+
+    def test_a_rule_that_repeats_another_is_named(self, tmp_path: Path) -> None:
+        """The only token past e takes its response along by the second rule anyway."""
+        dump = written(tmp_path, [[3.0, 0.0], [0.0, 0.0], [-2.0, -2.0]])
+        config = {"rollout_rs": "token_k2,seq_max_k2", "rollout_rs_threshold": "3.0,1.0"}
+        _, message = found(dump, "verl", config)["idle_bound"]
+        assert '"token_k2 ≤ 3" rejects nothing that the other rules leave (tokens by itself: 1)' in message
+        assert "seq_max_k2" not in message
+
+    def test_one_side_of_a_rule_that_does_nothing(self, tmp_path: Path) -> None:
+        """Of k1 as ratios: 3 is past the upper bound of 2, nothing below 1/2."""
+        dump = written(tmp_path, [[math.log(3), 0.0]])
+        _, message = found(dump, "verl", {"rollout_rs": "token_k1", "rollout_rs_threshold": 2.0})["idle_bound"]
+        assert 'the lower bound of "token_k1 keeps ρ in [0.5, 2]" rejects nothing: ρ lies from 1 to 3' in message
+        assert "the upper bound" not in message
+
+    def test_rules_that_all_do_something_are_not_named(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[math.log(3), 0.0, -math.log(3)]])
+        assert "idle_bound" not in found(dump, "verl", {"rollout_rs": "token_k1", "rollout_rs_threshold": 2.0})
+
+    def test_a_rule_on_advantages_that_are_not_there(self, tmp_path: Path) -> None:
+        config = {"off_policy_mask_threshold": 0.5, "vllm_importance_sampling_correction": False}
+        assert "idle_bound" not in found(written(tmp_path, [[0.1, -0.1]]), "trl", config)
 
     def test_a_denominator_that_changes_the_gradient(self, tmp_path: Path) -> None:
         dump = written(tmp_path, [[0.0, 0.0, 0.0, 3.0]])

@@ -15,6 +15,8 @@ import rollout_audit as ra
 from rollout_audit.audit.best import CRITERIA, SweepPoints, best_points
 from rollout_audit.audit.limits import LIMITS, Limits, distance
 from rollout_audit.audit.report import FindingReport
+from rollout_audit.corrections.model import Mode
+from rollout_audit.corrections.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 RUN, QUANTISED = ROOT / "sample_data" / "grpo_run", ROOT / "sample_data" / "llamacpp_q4"
@@ -138,7 +140,7 @@ class TestVerdicts:
     def test_presets_that_come_to_the_same_are_one_candidate(self) -> None:
         found = ra.recommend(report_of(RUN))
         (capped,) = [c for c in found.ranked if c.name == "decoupled_token_is"]
-        assert {"slime_tis", "miles_default", "nemo_rl_tis", "skyrl_token_tis"} <= set(capped.alike)
+        assert {"slime_tis", "miles_tis", "nemo_rl_tis", "skyrl_token_tis"} <= set(capped.alike)
         (nothing,) = [c for c in found.failing if c.name == "disabled"]
         assert {"slime_default", "roll_default"} <= set(nothing.alike)
         by_name = {c.name: c for c in report_of(RUN).corrections}
@@ -231,7 +233,9 @@ class TestVerdicts:
 
     def test_bypass_ranks_its_own_presets(self) -> None:
         found = ra.recommend(ra.analyze(ra.open_dump(RUN), mode="bypass", sweep=False))
-        assert all(c.name.startswith("bypass_") for c in (*found.ranked, *found.failing))
+        considered = (*found.ranked, *found.failing)
+        assert considered
+        assert all(PRESETS[c.name].correction.mode is Mode.BYPASS for c in considered)
 
 
 class TestCases:

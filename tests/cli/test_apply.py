@@ -22,6 +22,18 @@ def test_it_writes_and_sums_up(dump: Path, tmp_path: Path, run: Any) -> None:
     assert f"wrote {tmp_path / 'w'} (3 files)" in result.err
 
 
+def test_zeroed_tokens_are_counted_beside_masked_ones(dump: Path, tmp_path: Path, run: Any) -> None:
+    config = "rollout_is=token,rollout_is_threshold=0.9_1.1"
+    result = run("apply", dump, "--trainer", "verl", "--config", config, "--out", tmp_path / "w", "--format", "json")
+    found = json.loads(result.out)
+    columns = ("weights", "mask")
+    tables = [pq.read_table(tmp_path / "w" / name) for name in found["files"]]
+    weights, masks = ([x for t in tables for row in t[c].to_pylist() for x in row] for c in columns)
+    zeroed = sum(w == 0 for w, kept in zip(weights, masks, strict=True) if kept)
+    assert found["masked_fraction"] == 0
+    assert found["zeroed_fraction"] == zeroed / found["valid_tokens"] > 0
+
+
 def test_a_trainers_configuration_is_echoed(dump: Path, tmp_path: Path, run: Any) -> None:
     result = run("apply", dump, "--trainer", "verl", "--config", "rollout_is=token", "--out", tmp_path / "w")
     assert result.code == 0

@@ -151,6 +151,19 @@ def test_explain_gives_formula_range_direction_limits_and_source(run) -> None:
     assert run("explain", "decoupled_seq_is:ess_seq").out.startswith("ess_seq\n")
 
 
+def test_explain_finds_the_names_that_trainers_log(run) -> None:
+    """With the reduction, the native figure and the quirk between them."""
+    text = run("explain", "rollout_corr/rollout_is_eff_sample_size").out
+    assert "rollout_corr/rollout_is_eff_sample_size, verl 2026-08" in text
+    assert "1 / E[(x / E[x])²] over all valid tokens of the batch, x the bounded weight" in " ".join(text.split())
+    assert "ess_after_bounding: The effective sample size is of bounded weights" in " ".join(text.split())
+    found = json.loads(run("explain", "vllm_kl", "--format", "json").out)
+    assert [(one["trainer"], one["native"], one["quirk"]) for one in found] == [("openrlhf", "kl_k1", "signed_kl")]
+    missing = run("explain", "rollout_corr/kll")
+    assert (missing.code, missing.out) == (2, "")
+    assert "did you mean 'rollout_corr/kl'?" in missing.err
+
+
 def test_explain_lists_all_metrics(run) -> None:
     assert [m["name"] for m in json.loads(run("explain", "--format", "json").out)] == list(CATALOGUE)
 
@@ -243,7 +256,7 @@ def test_a_translation_needs_both_names(arguments: tuple[str, ...], complaint: s
     [
         ("prime_rl_ipo", ["[trainer.loss]", 'type = "ipo"']),
         ("slime_tis", ["--use-tis \\", "  --tis-clip 2.0 \\", "  --tis-clip-low 0.0"]),
-        ("miles_default", ["use_tis: true", 'tis_level: "token"']),
+        ("miles_mis_default", ["use_tis: true", 'tis_level: "token"']),
         ("slime_default", ["# nothing to set: the defaults do it"]),
     ],
 )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rollout_audit as ra
-from rollout_audit.audit.dialect import pooled_and_steps
+from rollout_audit.audit.dialect import trainer_evidence
 from rollout_audit.audit.reading import Reading
 from rollout_audit.golden.schemas import SCHEMAS
 from rollout_audit.golden.tolerances import default_tolerance
@@ -111,8 +111,10 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_one_gathering_answers_for_the_dump_and_its_steps(
     trainer: str, config: dict[str, object], times: int, readings: list[object], dump: Path
 ) -> None:
-    whole, steps = pooled_and_steps(ra.open_dump(dump), trainer, config)
+    evidence = trainer_evidence(ra.open_dump(dump), trainer, config, by_step=True)
+    whole, steps = evidence.pooled, evidence.by_step
     assert len(readings) == times
+    assert steps is not None
     assert whole == ra.trainer_metrics(ra.open_dump(dump), trainer, config)
     assert whole.reasons == ra.trainer_metrics(ra.open_dump(dump), trainer, config).reasons
     assert steps == ra.trainer_metrics(ra.open_dump(dump), trainer, config, per_step=True)

@@ -36,7 +36,25 @@ def test_its_own_trainers_first_then_the_others(stale: Report) -> None:
     assert {origin[str(row[0])] for row in own.rows} == {"verl"}
     assert "verl" not in {origin[str(row[0])] for row in others.rows}
     assert "mode" in [column.key for column in own.columns]
-    assert "mode" not in [column.key for column in others.columns]
+    assert "mode" in [column.key for column in others.columns]
+
+
+def test_without_a_column_of_modes_where_there_is_one(stale: Report) -> None:
+    of_one_mode = [c for c in stale.corrections if c.mode == stale.settings.mode]
+    for table in correction_tables(stale.model_copy(update={"corrections": of_one_mode})):
+        assert "mode" not in [column.key for column in table.columns]
+
+
+def test_tokens_that_icepop_zeroes_are_seen(stale: Report) -> None:
+    """Its mask leaves all tokens in: without a column of their own the zeroed ones would not show."""
+    table = next(correction_tables(stale))
+    at = [column.key for column in table.columns].index("zeroed_fraction")
+    (icepop,) = [row for row in table.rows if row[0] == "decoupled_token_icepop"]
+    stages = next(c for c in stale.corrections if c.name == "decoupled_token_icepop").stages
+    outside = (stages.bounded["capped_fraction"] or 0) + (stages.bounded["below_lower_fraction"] or 0)
+    assert icepop[at] == pytest.approx(outside)
+    assert icepop[at] > 0
+    assert stages.kept["masked_fraction"] == 0
 
 
 def test_few_stand_in_one_table(stale: Report) -> None:

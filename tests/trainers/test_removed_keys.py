@@ -183,7 +183,7 @@ class TestSkyRl:
         config = {"use_tis": False, "tis_imp_ratio_cap": -1.0}
         assert read("skyrl", config) == Correction(denominator=Denominator.ORIGINAL)
 
-    @pytest.mark.parametrize("loss", ["rollout_is", "dppo", "cispo", "clip_cov"])
+    @pytest.mark.parametrize("loss", ["cispo", "clip_cov"])
     def test_a_loss_with_a_ratio_of_its_own_is_said(self, loss: str) -> None:
         config = {"trainer": {"algorithm": {"policy_loss_type": loss}}}
         (line,) = config_warnings("skyrl", config)

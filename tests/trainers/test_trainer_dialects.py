@@ -110,7 +110,10 @@ rows_of_log_ratios = st.lists(st.lists(st.floats(-25, 25), max_size=6), min_size
 def test_chunking_changes_nothing(name: str, config: dict[str, object], rows: list[list[float]]) -> None:
     whole = metrics_of(name, config, [rows])
     pieces = metrics_of(name, config, [[row] for row in rows])
-    assert whole == pieces
+    # a vectorised exp or log may round the tokens of a longer chunk otherwise
+    assert {k: v for k, v in whole.items() if v is None} == {k: v for k, v in pieces.items() if v is None}
+    known = {name: value for name, value in pieces.items() if value is not None}
+    assert {name: whole[name] for name in known} == pytest.approx(known, rel=1e-9, abs=1e-12)
     assert whole.reasons == pieces.reasons
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -187,14 +186,21 @@ def test_refused_settings(name: str, config: dict[str, object], text: str) -> No
             {"rollout_rs": "geometric", "rollout_rs_threshold": 1.25},
             {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.8_1.25"},
             "rollout_rs = 'geometric': now one of token_k1, seq_sum_k1, seq_mean_k1, whose band is compared with "
-            "−log ρ; translated",
+            "−log ρ; translated; --trainer verl-2025-11 has the names that version logs",
         ),
         (
             "verl",
-            {"rollout_token_veto_threshold": math.exp(-2.0)},
-            {"rollout_rs": "seq_max_k2", "rollout_rs_threshold": pytest.approx(2.0)},
-            f"rollout_token_veto_threshold = {math.exp(-2.0)!r}: now seq_max_k2, which is two-sided: it drops rows "
-            "with a token beyond the inverse ratio too",
+            {"rollout_token_veto_threshold": 1e-4},
+            {"rollout_token_veto_threshold": 1e-4},
+            "rollout_token_veto_threshold = 0.0001: removed in December 2025; read as what it was, a veto of rows with "
+            "a ratio below it; seq_max_k2 in its place is two-sided; --trainer verl-2025-11 has the names that version "
+            "logs",
+        ),
+        (
+            "verl-2025-11",
+            {"bypass_old_logprob_for_rollout": True},
+            {"bypass_mode": True},
+            "bypass_old_logprob_for_rollout = True: now bypass_mode",
         ),
         (
             "trl",
@@ -228,8 +234,9 @@ def test_an_older_band_keeps_the_ratios_it_kept() -> None:
     config = {"rollout_rs": "token", "rollout_rs_threshold": 4.0, "rollout_rs_threshold_lower": 0.5}
     text = "verl 2026-08 reads: token_k1 keeps ρ in [0.5, 4] (lets through ρ of the token in [0.5, 4])"
     assert config_text("verl", config) == text
-    veto = {**config, "rollout_token_veto_threshold": math.exp(-3.0)}
-    assert get_trainer("verl").settings(veto)[0]["rollout_rs"] == "token_k1,seq_max_k2"
+    veto = {**config, "rollout_token_veto_threshold": 1e-3}
+    trainer = get_trainer("verl")
+    assert trainer.correction(trainer.configure(veto)).veto == 1e-3
 
 
 def test_the_newer_name_counts_where_both_are_given() -> None:

@@ -108,7 +108,7 @@ NOT_IN_ROWS = (Statistic.K3_REVERSE, Statistic.BINARY_KL, Statistic.RATIO_DISTAN
 def is_streamed(correction: Correction) -> bool:
     """Whether intervals of d, rows and single tokens say all of it; else it is evaluated chunk by chunk."""
     weight = correction.applied_weight
-    plain = weight.over is Over.EVERY and weight.token_clamp is None and weight.outside is None
+    plain = weight.over is Over.EVERY and weight.token_clamp is None and weight.outside is None and not weight.pooled
     return plain and all(map(_is_streamed, correction.all_rules))
 
 

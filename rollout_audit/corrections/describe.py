@@ -79,7 +79,8 @@ def effective_intervals(correction: Correction) -> list[str]:
     weight = correction.applied_weight
     texts = []
     if weight.bound is not Bound.NONE:
-        texts.append(f"{_RATIO_OF_LEVEL[weight.level]} {_weight_interval(weight)} in full")
+        enters = " enters the mean" if weight.pooled else ""
+        texts.append(f"{_RATIO_OF_LEVEL[weight.level]} {_weight_interval(weight)}{enters} in full")
     return texts + [_rule_interval(rule) + _conditions(rule) for rule in correction.all_rules]
 
 
@@ -122,6 +123,8 @@ def _weight_text(weight: Weight) -> str:
         text += f" only outside {_rule_interval(weight.outside)}{_conditions(weight.outside)}"
     if weight.token_clamp is not None:
         text += f", log-ratio of each token clamped to ±{weight.token_clamp:g}"
+    if weight.pooled:
+        text += ", geometric mean over the response"
     by_token = weight.level is Level.TOKEN
     return text + ("" if by_token else _OVER[weight.over]) + (", batch-normalised" if weight.normalise else "")
 

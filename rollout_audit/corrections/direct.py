@@ -83,7 +83,19 @@ def apply(correction: Correction, tokens: Tokens, factor: Tensor | None = None) 
     log_ratio, bounded = _log_ratio_and_weight(weight, tokens, remaining)
     divisor = normalisation_factor(weight, bounded, tokens) if factor is None else factor
     kept = _kept_of(correction, tokens, remaining)
+    bounded = _pooled(bounded, kept, tokens) if weight.pooled else bounded
     return Applied(log_ratio, bounded, bounded / divisor, remaining, kept, divisor)
+
+
+POOLED_FLOOR = 1e-10
+"""What verl's geo_mean adds to a weight before its logarithm"""
+
+
+def _pooled(bounded: Tensor, kept: Tensor, tokens: Tokens) -> Tensor:
+    """[tokens] the geometric mean over the kept tokens of the row; 1 where none is kept."""
+    logs = (bounded + POOLED_FLOOR).log().masked_fill(~kept, 0.0)
+    counts = row_sum(kept.double(), tokens.lengths).clamp(min=1)
+    return spread((row_sum(logs, tokens.lengths) / counts).exp(), tokens.lengths)
 
 
 def _log_ratio_and_weight(weight: Weight, tokens: Tokens, remaining: Tensor) -> tuple[Tensor, Tensor]:

@@ -181,7 +181,7 @@ def _denominator(correction: Correction) -> Denominator:
 
 def _masks_as_a_rule(weight: Weight, correction: Correction) -> bool:
     """Whether zeroing weights outside the bounds leaves the loss that rejecting these tokens would leave."""
-    plain = weight.over is Over.EVERY and not weight.normalise and weight.outside is None
+    plain = weight.over is Over.EVERY and not weight.normalise and weight.outside is None and not weight.pooled
     apart = all(rule.over is Over.EVERY for rule in correction.rules)
     undivided = correction.denominator is Denominator.ORIGINAL or not correction.all_rules
     return weight.bound is Bound.MASK and weight.level is not Level.NONE and plain and apart and undivided
@@ -207,6 +207,7 @@ def _details(weight: Weight, limit: float, bands: Sequence[Band]) -> tuple[objec
         weight.mean_over if weight.normalise and by_row else None,
         weight.over if weight.level is not Level.TOKEN else Over.EVERY,
         None if bounded else weight.clamp,
+        weight.pooled,
         None if weight.outside is None else rule_bands(weight.outside),
     )
 

@@ -211,7 +211,8 @@ class Weight:
     segment) or over the sequences that `mean_over` names (sequence, geometric).
 
     `token_clamp` bounds |d| of each token before the sum or mean. `over`: which tokens these are taken over. The
-    bounds act only on responses that `outside` would remove, everywhere without it.
+    bounds act only on responses that `outside` would remove, everywhere without it. `pooled`: each token of a response
+    has the geometric mean of the bounded weights + 1e-10 of its kept tokens (verl's geo_mean).
     """
 
     level: Level = Level.NONE
@@ -224,6 +225,7 @@ class Weight:
     token_clamp: float | None = None
     over: Over = Over.EVERY
     outside: Rule | None = None
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         for key, value in (("lower", self.lower), ("upper", self.upper)):
@@ -233,6 +235,8 @@ class Weight:
             raise ConfigError("lower", self.lower, f"above the upper bound {self.upper!r}")
         if self.bound is not Bound.NONE and self.upper is None and self.lower is None:
             raise ConfigError("upper", None, f"bound mode {self.bound.value} needs a bound")
+        if self.pooled and (self.level is not Level.TOKEN or self.normalise):
+            raise ConfigError("pooled", value=True, reason="is of token weights that are not normalised")
         outside = self.outside
         if outside is not None and not (outside.aggregation.per_row and outside.sign is Sign.ANY):
             raise ConfigError("outside", outside.name, "must decide on whole responses, whatever the advantage")

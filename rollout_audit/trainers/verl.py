@@ -204,6 +204,8 @@ def correction(config: VerlConfig) -> Correction:
         upper=config.band.upper,
         normalise=config.batch_normalize,
     )
+    if config.mode is Mode.DECOUPLED:
+        weight = verl_losses.pooled(weight, config.policy.mode)
     return Correction(
         weight=Weight() if config.level is Level.NONE else weight,
         rules=config.rules,

@@ -105,6 +105,7 @@ OPTIONS: Options = (
     (
         (
             *({"rollout_is": True, "rollout_is_level": name, "rollout_is_threshold": upper} for name in LEVELS),
+            {"rollout_is": True, "rollout_is_threshold": upper, "loss_mode": verl_losses.POOLING},
             *({"rollout_is": applied, **mask} for mask in MASKS for applied in (True, False)),
             {"rollout_is": False, "rollout_is_threshold": 2.0},
         ),
@@ -140,6 +141,7 @@ class LegacyConfig:
     lower: float
     upper: float | None
     veto: float | None
+    loss_mode: str
     remarks: tuple[str, ...]
     """on the loss that the weights multiply"""
 
@@ -156,6 +158,7 @@ def parse(raw: Mapping[str, object]) -> LegacyConfig:
         lower=lower,
         upper=upper,
         veto=settings.optional_positive("rollout_is_veto_threshold"),
+        loss_mode=str(settings.values["loss_mode"]),
         remarks=verl_losses.remarks(settings),
     )
 
@@ -178,7 +181,7 @@ def correction(config: LegacyConfig) -> Correction:
     weight = Weight(config.level, *((Bound.TRUNCATE, None, config.upper) if truncate else ()))
     rule = Rule(Statistic.RATIO, AGGREGATIONS[config.level], config.lower, config.upper, clamp=None)
     return Correction(
-        weight=weight if config.applied else Weight(),
+        weight=verl_losses.pooled(weight, config.loss_mode) if config.applied else Weight(),
         rules=() if truncate else (rule,),
         veto=config.veto,
     )

@@ -112,7 +112,11 @@ MODES: Axis = (
     {"loss_type": "reinforce"},
     *({"bypass_mode": True, "loss_type": loss} for loss in ("ppo_clip", "reinforce")),
 )
-OPTIONS: Options = ((WEIGHTS, ({}, {"rollout_is_batch_normalize": True}), REJECTION, ({}, {VETO: veto}), MODES),)
+POOLED: Axis = ({IS: "token", IS_UPPER: upper, "loss_mode": verl_losses.POOLING},)
+OPTIONS: Options = (
+    (WEIGHTS, ({}, {"rollout_is_batch_normalize": True}), REJECTION, ({}, {VETO: veto}), MODES),
+    (POOLED, REJECTION, ({}, {VETO: veto})),
+)
 
 SHARED_COUNTERPARTS = {
     name: one for name, one in verl.COUNTERPARTS.items() if one.quirk in ("empty_rows", "clamped_chi2")
@@ -143,6 +147,8 @@ class RatioConfig:
     loss: Loss
     rejects: bool
     """False in bypass with PPO's clip, before loss_type"""
+    pooling: str
+    """the loss mode where it is not that of bypass_mode"""
     remarks: tuple[str, ...]
 
     @property
@@ -172,6 +178,7 @@ def parse(raw: Mapping[str, object]) -> RatioConfig:
         mode=Mode.BYPASS if bypass else Mode.DECOUPLED,
         loss=Loss.REINFORCE if gradient else Loss.PPO_CLIP,
         rejects=not bypass or gradient or "loss_type" in raw,
+        pooling="" if bypass else str(settings.values["loss_mode"]),
         remarks=verl_losses.remarks(settings),
     )
 
@@ -197,7 +204,7 @@ def correction(config: RatioConfig) -> Correction:
     weight = Weight(config.level, Bound.TRUNCATE, upper=config.cap, normalise=config.batch_normalize)
     rejects = config.rejects
     return Correction(
-        weight=Weight() if config.level is Level.NONE else weight,
+        weight=Weight() if config.level is Level.NONE else verl_losses.pooled(weight, config.pooling),
         rules=_rules(config) if rejects else (),
         veto=config.veto if rejects else None,
         mode=config.mode,

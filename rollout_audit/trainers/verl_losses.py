@@ -6,7 +6,7 @@ Source: reference/trainers.md 1A (verl/trainer/ppo/core_algos.py, verl/workers/c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rollout_audit.corrections.direct import kept_tokens
@@ -36,7 +36,18 @@ if TYPE_CHECKING:
     from rollout_audit.trainers.base import Columns
     from rollout_audit.trainers.settings import Settings
 
-__all__ = ["DEFAULTS", "DIVERGENCES", "QUIRKS", "Dppo", "PolicyLoss", "parse", "relevant", "remarks"]
+__all__ = [
+    "DEFAULTS",
+    "DIVERGENCES",
+    "POOLING",
+    "QUIRKS",
+    "Dppo",
+    "PolicyLoss",
+    "parse",
+    "pooled",
+    "relevant",
+    "remarks",
+]
 
 DEFAULTS: dict[str, object] = {
     "loss_mode": "vanilla",
@@ -49,6 +60,7 @@ DIVERGENCES = {"dppo_tv": Statistic.PROB_DIFF, "dppo_kl": Statistic.BINARY_KL}
 """What DPPO bounds; both have the sign of the log-ratio"""
 
 BY_ITSELF = "no correction of the gap to the engine by itself, and rollout_is multiplies it as it does vanilla"
+POOLING = "geo_mean"
 OTHERS = {
     "vanilla": "",
     "gspo": f"clips the geometric ratio of the update; {BY_ITSELF}",
@@ -58,8 +70,8 @@ OTHERS = {
     "dro": f"a squared log-ratio of the update as penalty; {BY_ITSELF}",
     "clip_cov": f"leaves tokens of high covariance out; {BY_ITSELF}",
     "kl_cov": f"penalises tokens of high covariance; {BY_ITSELF}",
-    "geo_mean": "the geometric mean of the weights of rollout_is multiplies a response, so that one of 0 takes it all "
-    "away; weighed here token by token",
+    POOLING: "the geometric mean of the weights of rollout_is multiplies a response, so that one of 0 takes nearly all "
+    "of it away; with rollout_is_batch_normalize weighed here token by token",
     "bypass_mode": "is what bypass_mode sets; without that the old policy is taken for the engine's",
 }
 """Of each loss mode, what it has to do with the gap between trainer and engine; nothing to say of the default"""
@@ -159,6 +171,12 @@ def parse(settings: Settings, given: Mapping[str, object], *, bypass: bool) -> P
     text = "bypass_mode puts the loss of loss_type in its place" if bypass else OTHERS[mode]
     said = text and not (bypass and mode in ("vanilla", "bypass_mode"))
     return PolicyLoss(mode, None, (f"loss_mode = {mode!r}: {text}",) if said else ())
+
+
+def pooled(weight: Weight, mode: str) -> Weight:
+    """What geo_mean makes of token weights; at sequence level a response has one weight already."""
+    pools = mode == POOLING and weight.level is Level.TOKEN and not weight.normalise
+    return replace(weight, pooled=True) if pools else weight
 
 
 def remarks(settings: Settings) -> tuple[str, ...]:

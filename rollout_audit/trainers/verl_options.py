@@ -20,7 +20,7 @@ from rollout_audit.trainers.expression import (
     upper,
 )
 from rollout_audit.trainers.thresholds import REJECTION_OPTIONS
-from rollout_audit.trainers.verl_losses import DIVERGENCES
+from rollout_audit.trainers.verl_losses import DIVERGENCES, POOLING
 
 __all__ = ["OPTIONS"]
 
@@ -78,6 +78,7 @@ WEIGHTS: Axis = (
         for level in LEVELS
     ),
 )
+POOLED: Axis = tuple({**given, "loss_mode": POOLING} for given in WEIGHTS if given["rollout_is"] == "token")
 REJECTION: Axis = (
     {"rollout_rs": None},
     {"rollout_rs": _list_of(lambda one: one[0]), "rollout_rs_threshold": _list_of(lambda one: one[1])},
@@ -97,4 +98,8 @@ DPPO: Axis = tuple(
     }
     for mode, statistic in DIVERGENCES.items()
 )
-OPTIONS: Options = ((WEIGHTS, ({}, {"rollout_is_batch_normalize": True}), REJECTION, MODES), (DPPO,))
+OPTIONS: Options = (
+    (WEIGHTS, ({}, {"rollout_is_batch_normalize": True}), REJECTION, MODES),
+    (DPPO,),
+    (POOLED, REJECTION, MODES[:2]),
+)

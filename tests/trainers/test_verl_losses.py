@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import rollout_audit as ra
 from rollout_audit.audit.selection import config_warnings
-from rollout_audit.corrections.direct import kept_tokens
+from rollout_audit.corrections.direct import apply, kept_tokens
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -168,7 +169,7 @@ def test_settings_that_do_nothing_beside_dppo_are_said(config: dict[str, object]
 
 
 @pytest.mark.parametrize("name", ["verl", "verl-2026-01", "verl-2025-10"])
-@pytest.mark.parametrize("mode", ["gspo", "sapo", "cispo", "gpg", "dro", "clip_cov", "kl_cov", "geo_mean"])
+@pytest.mark.parametrize("mode", ["gspo", "sapo", "cispo", "gpg", "dro", "clip_cov", "kl_cov"])
 def test_every_other_loss_mode_is_said_in_a_line_and_changes_nothing(name: str, mode: str) -> None:
     trainer = get_trainer(name)
     weighs = {"rollout_is": True, "rollout_is_threshold": 2.0} if name == "verl-2025-10" else {"rollout_is": "token"}
@@ -176,6 +177,74 @@ def test_every_other_loss_mode_is_said_in_a_line_and_changes_nothing(name: str, 
     assert trainer.correction(trainer.configure(config)) == trainer.correction(trainer.configure(weighs))
     (line,) = trainer.warnings(trainer.configure(config))
     assert line.startswith(f"loss_mode = {mode!r}: ")
+
+
+VERLS = ["verl", "verl-2026-01", "verl-2025-11", "verl-2025-10"]
+
+
+@pytest.mark.parametrize("name", VERLS)
+class TestGeoMean:
+    """A response has the geometric mean of its weights; figures by hand."""
+
+    def weighing(self, name: str, **more: object) -> dict[str, object]:
+        on = {"rollout_is": True} if name == "verl-2025-10" else {"rollout_is": "token"}
+        return {**on, "rollout_is_threshold": 2.0, "loss_mode": "geo_mean", **more}
+
+    def correction(self, name: str, **more: object) -> Correction:
+        trainer = get_trainer(name)
+        return trainer.correction(trainer.configure(self.weighing(name, **more)))
+
+    def test_the_mean_of_capped_weights(self, name: str) -> None:
+        """Ratios 8 and 1/2: capped at 2, the geometric mean of 2 and 1/2 is 1."""
+        applied = apply(self.correction(name), tokens_of([(0.1, 0.8), (0.8, 0.4)], None))
+        assert applied.normalised.tolist() == pytest.approx([1.0, 1.0])
+
+    def test_it_is_found_again_and_said(self, name: str) -> None:
+        trainer, wanted = get_trainer(name), self.correction(name)
+        found = trainer.express(wanted)
+        assert isinstance(found, Expression)
+        assert found.correction == wanted
+        assert found.settings["loss_mode"] == "geo_mean"
+        (line,) = trainer.warnings(trainer.configure(self.weighing(name)))
+        assert "geometric mean" in line
+
+
+def test_one_zeroed_token_takes_its_response_along() -> None:
+    """IcePop zeroes 8 of two tokens: √(1e-10 · 1/2), where each counts + 1e-10."""
+    config = {"rollout_is": "token", "rollout_is_threshold": "0.4_2.0", "loss_mode": "geo_mean"}
+    correction = VERL.correction(VERL.configure(config))
+    applied = apply(correction, tokens_of([(0.1, 0.8), (0.8, 0.4)], None))
+    assert applied.normalised.tolist() == pytest.approx([math.sqrt(1e-10 * 0.5)] * 2)
+
+
+def test_the_geometric_mean_is_over_the_tokens_that_rejection_leaves() -> None:
+    """token_k1 drops the ratio of 8; what is left is 1/2."""
+    config = {"rollout_is": "token", "rollout_rs": "token_k1", "rollout_rs_threshold": 4.0, "loss_mode": "geo_mean"}
+    applied = apply(VERL.correction(VERL.configure(config)), tokens_of([(0.1, 0.8), (0.8, 0.4)], None))
+    assert applied.kept.tolist() == [False, True]
+    assert applied.normalised[1].item() == pytest.approx(0.5)
+
+
+def test_geo_mean_in_a_report(tmp_path: Path) -> None:
+    """Rows of ratios (2, 1/2) and (1/4, 1/4): weights 1, 1 and 1/4, 1/4."""
+    half, quarter = math.log(2.0), math.log(0.25)
+    rows = [[half, -half], [quarter, quarter]]
+    with ra.DumpWriter(tmp_path) as writer:
+        writer.write(step=0, rollout_log_probs=[[-3.0] * 2] * 2, old_log_probs=[[d - 3.0 for d in row] for row in rows])
+    config = {"rollout_is": "token", "loss_mode": "geo_mean"}
+    report = ra.analyze(ra.open_dump(tmp_path), presets=[], trainer="verl", config=config, sweep=False)
+    kept = report.corrections[0].stages.kept
+    assert kept["weight_mean"] == pytest.approx((1 + 0.25) / 2)
+    assert kept["weight_max"] == pytest.approx(1.0)
+    assert kept["ess"] == pytest.approx((2.5 / 4) ** 2 / ((2 + 2 / 16) / 4))
+
+
+@pytest.mark.parametrize(
+    "config", [{"bypass_mode": True}, {"rollout_is": "sequence"}, {"rollout_is_batch_normalize": True}]
+)
+def test_where_geo_mean_changes_no_weight(config: dict[str, object]) -> None:
+    given = {"rollout_is": "token", **config}
+    assert VERL.correction(VERL.configure({**given, "loss_mode": "geo_mean"})) == VERL.correction(VERL.configure(given))
 
 
 def test_bypass_takes_the_place_of_another_loss() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from rollout_audit.dumps.chunk import Chunk
-from rollout_audit.dumps.dump import Dump, Part
+from rollout_audit.dumps.dump import DEFAULT_CHUNK_TOKENS, Dump, Part
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.engines.threads import map_in_order
 
@@ -25,7 +25,7 @@ class Reading:
 
     dump: Dump
     fields: Collection[str]
-    chunk_tokens: int
+    chunk_tokens: int = DEFAULT_CHUNK_TOKENS
     on_fault: Literal["stop", "drop"] = "stop"
     steps: tuple[int | None, int | None] | None = None
     limit: int | None = None

@@ -45,7 +45,7 @@ def test_what_is_no_configuration(name: str, given: object) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize(("given", "text"), [("", "configuration '': is empty"), ("\0", "cannot be read")])
+@pytest.mark.parametrize(("given", "text"), [("", "configuration '': nothing in it"), ("\0", "cannot be read")])
 def test_text_that_is_none(name: str, given: str, text: str) -> None:
     assert text in refused(CONFIGS[name], given)
 

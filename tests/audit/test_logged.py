@@ -117,6 +117,7 @@ CONFIGS: dict[str, dict[str, object]] = {
 SHAPES: dict[str, tuple[str, str, str]] = {
     "verl": (".jsonl", "", "training/global_step"),
     "verl-2026-01": (".csv", "", "training/global_step"),
+    "verl-2025-11": (".jsonl", "", "training/global_step"),
     "verl-2025-10": (".csv", "actor/", "_step"),
     "miles": (".csv", "train/", "train/step"),
     "slime": (".jsonl", "train/", "train/step"),

@@ -17,6 +17,7 @@ from rollout_audit.trainers.registry import TRAINERS, get_trainer
 NUMBERS: dict[str, tuple[str, str]] = {
     "verl": ("rollout_is_threshold", "algorithm: {{rollout_correction: {{rollout_is: token, {}}}}}"),
     "verl-2026-01": ("rollout_is_threshold", "algorithm: {{rollout_correction: {{rollout_is: token, {}}}}}"),
+    "verl-2025-11": ("rollout_is_threshold", "algorithm: {{rollout_correction: {{rollout_is: token, {}}}}}"),
     "verl-2025-10": ("rollout_is_threshold", "algorithm: {{rollout_is: true, {}}}"),
     "miles": ("tis_clip", "use_tis: true\n{}"),
     "slime": ("tis_clip", "use_tis: true\n{}"),

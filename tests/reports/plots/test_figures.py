@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 
 from rollout_audit.audit.alike import alike
 from rollout_audit.audit.report import CorrectionReport, Report, StageReport
+from rollout_audit.corrections.model import Mode
+from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.reports.plots import FIGURES
 from rollout_audit.reports.plots.frontier import MOST_LABELS, on_frontier, spread_out
 from rollout_audit.reports.plots.heat_map import grids
@@ -228,10 +230,10 @@ class TestDensity:
 class TestPresets:
     def test_the_title_counts_what_a_reader_counts(self, audited: Audited) -> None:
         figure = drawn("presets", audited("all_rejected"))
-        assert title(figure) == "32 of 53 presets within the health limits; 17 mask 100% of the tokens"
+        assert title(figure) == "41 of 68 presets within the health limits; 21 mask 100% of the tokens"
         rows = {group[0].name: len(group) for group in alike(audited("all_rejected").corrections)}
         full = [t.get_text() == "100%" for t in figure.axes[1].texts]
-        assert sum(rows[name] for name, whole in zip(names(figure.axes[0]), full, strict=True) if whole) == 17
+        assert sum(rows[name] for name, whole in zip(names(figure.axes[0]), full, strict=True) if whole) == 21
 
     def test_every_preset_has_its_whole_name_and_values(self, ageing: Report) -> None:
         figure = drawn("presets", ageing)
@@ -255,10 +257,12 @@ class TestPresets:
     def test_modes_apart_and_reference_in_bold(self, ageing: Report) -> None:
         axes = drawn("presets", ageing).axes[0]
         shown = names(axes)
-        first_bypass = next(i for i, n in enumerate(shown) if n.startswith("bypass"))
-        assert all(n.startswith("bypass") for n in shown[first_bypass:])
+        modes = [PRESETS[name].correction.mode for name in shown]
+        first_bypass = modes.index(Mode.BYPASS)
+        assert set(modes[:first_bypass]) == {Mode.DECOUPLED}
+        assert set(modes[first_bypass:]) == {Mode.BYPASS}
         bold = [t.get_text() for t in axes.get_yticklabels() if t.get_fontweight() == "bold"]
-        assert bold == ["decoupled_token_is +7"]
+        assert bold == ["decoupled_token_is +9"]
 
     def test_the_reference_gives_its_row_the_name(self, ageing: Report) -> None:
         settings = ageing.settings.model_copy(update={"reference": "slime_tis"})

@@ -445,7 +445,7 @@ class TestFrontier:
         axes = drawn("frontier", audited("beyond_safety_bound")).axes[0]
         labels = [text.get_text() for text in axes.texts if getattr(text, "arrow_patch", None)]
         assert len(labels) == MOST_LABELS
-        assert {"decoupled_token_is +5", "decoupled_token_icepop +3", "token_is_rs"} < set(labels)
+        assert {"decoupled_token_is +7", "decoupled_token_icepop +4", "token_is_rs"} < set(labels)
         diamonds = [m for m in axes.lines if m.get_marker() == "D"]
         assert len({(m.get_xdata()[0], m.get_ydata()[0]) for m in diamonds}) == len(diamonds) > MOST_LABELS
 

@@ -375,6 +375,29 @@ def garbled(recording: Recording, share: float, rng: Rng) -> Recording:
     return recording.map(garble, rng.choice(long, max(1, round(share * recording.rows)), replace=False).tolist())
 
 
+def _two_long(recording: Recording, rng: Rng) -> list[int]:
+    long = [i for i in range(recording.rows) if len(recording.training[i]) >= 20]
+    return rng.choice(long, 2, replace=False).tolist()
+
+
+def garbled_end(recording: Recording, share: float, rng: Rng) -> Recording:
+    """Two rows went wrong on the way: from there on their rollout log-probs are off by several nats."""
+
+    def garble(t: Array, r: Array) -> tuple[Array, Array]:
+        return t, np.where(np.arange(len(r)) >= (1 - share) * len(r), -rng.uniform(5, 12, len(r)), r)
+
+    return recording.map(garble, _two_long(recording, rng))
+
+
+def low_training(recording: Recording, share: float, rng: Rng) -> Recording:
+    """In two rows it is the trainer's side that is off by several nats, on many tokens."""
+
+    def garble(t: Array, r: Array) -> tuple[Array, Array]:
+        return np.where(rng.random(len(t)) < share, t - rng.uniform(5.2, 9, len(t)), t), r
+
+    return recording.map(garble, _two_long(recording, rng))
+
+
 def constant(recording: Recording, share: float, rng: Rng) -> Recording:
     """Some rows repeat one rollout log-prob."""
     rows = [i for i in _some(recording, share, rng) if len(recording.training[i]) >= 8]
@@ -432,6 +455,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("scattered −1", "placeholder", scattered, (0.2, 0.05, 0.01), "share of tokens"),
     Fault("top-1 recorded", "top1_recorded", top1, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("garbled rows", "broken_rows", garbled, (0.2, 0.1, 0.05, 0.02), "share of rows"),
+    Fault("garbled from a token on, two rows", "broken_rows", garbled_end, (0.6, 0.5, 0.35), "share of the row"),
+    Fault("trainer's side off, two rows", "broken_rows", low_training, (0.8, 0.6, 0.45), "share of the row"),
     Fault("constant rows", "broken_rows", constant, (0.4, 0.2, 0.1, 0.05), "share of rows"),
     Fault("NaN", "broken_rows", not_a_number, (0.5, 0.2, 0.1, 0.02), "share of rows"),
     Fault("appended end token", "synthetic_eos", appended_eos, (1.0, 0.5, 0.2, 0.05), "share of rows"),

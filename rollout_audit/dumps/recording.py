@@ -130,8 +130,10 @@ def _host(value: Any) -> tuple[NDArray[Any], str | None]:
         value = value.detach()
         value = (value.float() if half else value).cpu().numpy()
     array = np.asarray(value)
-    if array.dtype == object:  # None where the engine gave no number
-        array = array.astype(np.float64)
+    if array.dtype == object and not any(isinstance(one, str | bytes) for one in array.flat):
+        array = array.astype(np.float64)  # None where the engine gave no number
+    if array.dtype.kind not in "biuf":
+        raise DumpError(f"{array.flat[0]!r} is no number")
     return (array.astype(np.float32) if half else array), half
 
 

@@ -11,6 +11,7 @@ from functools import wraps
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
+from weakref import WeakSet
 
 from rollout_audit.errors import UsageError, amount, suggest
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["DumpWriter"]
 
 OnError = Literal["warn", "raise"]
+_LIVE: WeakSet[DumpWriter] = WeakSet()
+"""Writers of this process that may still write: two of one folder and rank do not take each other's names"""
 _SIDES = {"rollout_log_probs": "rollout", "old_log_probs": "trainer", "log_probs": "trainer"}
 Given = ParamSpec("Given")
 
@@ -87,6 +90,7 @@ class DumpWriter:
         self._told: set[str] = set()
         self.not_recorded = 0
         """calls that failed"""
+        _LIVE.add(self)
 
     def __enter__(self) -> DumpWriter:
         return self
@@ -97,8 +101,8 @@ class DumpWriter:
         """Every file is complete once `write` returns; what is left is to say how many calls failed."""
         if self.not_recorded > len(self._told):
             calls = self.not_recorded + self._written.total()
-            text = f"rollout-audit: {self.not_recorded} of {calls} calls of DumpWriter.write recorded nothing"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            _say(f"{self.not_recorded} of {calls} calls of DumpWriter.write recorded nothing", stacklevel=3)
+        _LIVE.discard(self)
 
     @_kept_out_of_the_loop
     def write(
@@ -157,7 +161,7 @@ class DumpWriter:
             "group_id": group_id,
             "trainer_version": trainer_version,
         }
-        return self._write(int(step), per_token, response_mask, per_row)
+        return self._write(_step(step), per_token, response_mask, per_row)
 
     def _note_failure(self, step: object, error: Exception) -> None:
         """Count it, and warn where it is the first of its kind: the same words but for their numbers."""
@@ -167,19 +171,35 @@ class DumpWriter:
         if kind not in self._told:
             self._told.add(kind)
             text = f"step {step} is not recorded: {reason} (said once; DumpWriter.not_recorded counts such calls)"
-            warnings.warn(f"rollout-audit: {text}", RuntimeWarning, stacklevel=3)
+            _say(text, stacklevel=4)
 
     def _write(self, step: int, per_token: dict[str, Any], mask: Any, per_row: dict[str, Any]) -> Path:
         from rollout_audit.dumps.recording import recorded, write_recorded
 
         batch = recorded(step, per_token, mask, per_row)
         self.folder.mkdir(parents=True, exist_ok=True)
-        part = f"_part_{self._written[step]}" if self._written[step] else ""
-        path = self.folder / f"step_{step:06d}_rank_{_rank(self._rank)}{part}.parquet"
+        stem = f"step_{step:06d}_rank_{_rank(self._rank)}"
+        if written := sum(writer._written[step] for writer in _LIVE if self._is_beside(writer)):
+            path = self.folder / f"{stem}_part_{written}.parquet"
+        else:
+            self._clear_away(step, stem)
+            path = self.folder / f"{stem}.parquet"
         write_recorded(batch, path)
         self._written[step] += 1
         self._notice_sides(step, per_token)
         return path
+
+    def _is_beside(self, other: DumpWriter) -> bool:
+        """Whether it writes the same names, as this one does itself."""
+        return other.folder.absolute() == self.folder.absolute() and _rank(other._rank) == _rank(self._rank)
+
+    def _clear_away(self, step: int, stem: str) -> None:
+        """A run that was begun again writes its steps anew: what it left of this one before must not stay beside it."""
+        left = sorted(self.folder.glob(f"{stem}_part_*.parquet"))
+        for path in left:
+            path.unlink()
+        if left:
+            _say(f"step {step} is written anew: removed {amount(len(left), 'file')} of it from before", stacklevel=7)
 
     def _notice_sides(self, step: int, per_token: dict[str, Any]) -> None:
         """Say once that a folder holds steps with one side and steps with both."""
@@ -188,8 +208,22 @@ class DumpWriter:
             self._mixed = True
             has, had = (" and ".join(given) for given in (sides, self._sides))
             text = f"step {step} has log-probs of {has}, the one before of {had}: such files do not make one dump"
-            warnings.warn(f"rollout-audit: {text}", RuntimeWarning, stacklevel=5)
+            _say(text, stacklevel=6)
         self._sides = sides
+
+
+def _step(given: Any) -> int:
+    if isinstance(given, bool) or int(given) != given or int(given) < 0:
+        raise UsageError(f"step {given!r} is no number of a training step: a whole number from 0 on")
+    return int(given)
+
+
+def _say(text: str, *, stacklevel: int) -> None:
+    """A warning that stays one where a filter makes errors of them: it may be said inside a training loop."""
+    try:
+        warnings.warn(f"rollout-audit: {text}", RuntimeWarning, stacklevel=stacklevel)
+    except RuntimeWarning:
+        print(f"rollout-audit: {text}", file=sys.stderr)
 
 
 def _rank(given: int | None) -> int:

@@ -31,7 +31,7 @@ def inspection_document(inspection: Inspection, causes: Sequence[Cause] = ()) ->
 
 
 def _blocks(inspection: Inspection, causes: Sequence[Cause]) -> Iterator[Block]:
-    yield _verdict(inspection)
+    yield _verdict(inspection, causes)
     yield Note(
         f"{amount(len(inspection.files), 'file')}, {amount(inspection.rows, 'row')} ({inspection.empty_rows:,} "
         f"without a token), {amount(inspection.tokens, 'token')}, {inspection.valid_tokens:,} of them valid."
@@ -45,7 +45,7 @@ def _blocks(inspection: Inspection, causes: Sequence[Cause]) -> Iterator[Block]:
         yield _ranges(inspection)
 
 
-def _verdict(inspection: Inspection) -> Verdict:
+def _verdict(inspection: Inspection, causes: Sequence[Cause]) -> Verdict:
     counts = {kind: sum(f.severity == kind for f in inspection.findings) for kind in ("error", "warning")}
     if stopper := next((f for f in inspection.findings if f.kind in OF_THE_WHOLE), None):
         return Verdict("error", f"No audit can be made: {stopper.message}.")
@@ -57,6 +57,8 @@ def _verdict(inspection: Inspection) -> Verdict:
         )
     if counts["warning"]:
         return Verdict("warn", f"{amount(counts['warning'], 'warning')}; nothing that would stop an audit.")
+    if grave := [cause.cause for cause in causes if cause.severity != "info"]:
+        return Verdict("warn", f"No value is at fault, but what the mismatch looks like is: {', '.join(grave)}.")
     return Verdict("ok", "No fault found.")
 
 

@@ -271,3 +271,11 @@ def test_what_a_preset_prints_reads_as_itself(run, tmp_path: Path, name: str) ->
     path = tmp_path / {"toml": "run.toml"}.get(trainer.syntax, "run.yaml")
     path.write_text(run("presets", name).out.split("to paste:\n")[1])
     assert trainer.correction(trainer.configure(path)) == PRESETS[name].correction
+
+
+def test_inspect_does_not_say_ok_above_a_likely_cause(run) -> None:
+    result = run("inspect", Path(__file__).parents[2] / "sample_data" / "temperature_raw")
+    assert result.code == 0
+    assert result.out.splitlines()[0].startswith(
+        "WARN  No value is at fault, but what the mismatch looks like is: temp"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,55 @@ def test_a_resumed_run_writes_its_steps_anew(tmp_path: Path) -> None:
     written(tmp_path, rollout_log_probs=MU, old_log_probs=PI)
     dump = written(tmp_path, rollout_log_probs=MU[:1], old_log_probs=PI[:1])
     assert (len(dump.files), dump.total_rows) == (1, 1)
+
+
+def test_a_resumed_run_leaves_nothing_of_a_step_from_before(tmp_path: Path) -> None:
+    """Three files of the step before, one after; those of another step and rank stay."""
+    for rank in (0, 1):
+        with ra.DumpWriter(tmp_path, rank=rank) as writer:
+            for step in (7, 7, 7, 8, 8):
+                writer.write(step=step, rollout_log_probs=MU, old_log_probs=PI)
+    with (
+        ra.DumpWriter(tmp_path, rank=0) as writer,
+        pytest.warns(RuntimeWarning, match="step 7 is written anew: removed 2 files of it from before"),
+    ):
+        writer.write(step=7, rollout_log_probs=MU[:1], old_log_probs=PI[:1])
+    names = sorted(path.name.removeprefix("step_00000") for path in tmp_path.iterdir())
+    assert names == [
+        *("7_rank_0.parquet", "7_rank_1.parquet", "7_rank_1_part_1.parquet", "7_rank_1_part_2.parquet"),
+        *("8_rank_0.parquet", "8_rank_0_part_1.parquet", "8_rank_1.parquet", "8_rank_1_part_1.parquet"),
+    ]
+
+
+def test_two_writers_of_one_rank_do_not_take_each_others_names(tmp_path: Path) -> None:
+    one, two = ra.DumpWriter(tmp_path), ra.DumpWriter(tmp_path)
+    for writer in (one, two, one):
+        writer.write(step=1, rollout_log_probs=MU, old_log_probs=PI)
+    assert ra.open_dump(tmp_path).total_rows == 6
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("values", [[["-1", "-2"]], [["a", None]], [[b"x", b"y"]], [np.array(["-1", "-2"])]])
+def test_text_is_no_log_prob(values: Any, tmp_path: Path) -> None:
+    writer = ra.DumpWriter(tmp_path)
+    with pytest.warns(RuntimeWarning, match="is no number"):
+        assert writer.write(step=1, rollout_log_probs=values, old_log_probs=[[-9.0, -1.0]]) is None
+    assert (writer.not_recorded, list(tmp_path.iterdir())) == (1, [])
+
+
+@pytest.mark.parametrize("step", [True, -3, 1.5])
+def test_a_step_is_a_whole_number(step: Any, tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match=f"step {step} is no number of a training step"):
+        assert ra.DumpWriter(tmp_path).write(step=step, rollout_log_probs=MU, old_log_probs=PI) is None
+
+
+def test_a_filter_that_makes_errors_of_warnings_does_not_end_the_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ra.DumpWriter(tmp_path).write(step=1, rollout_log_probs=MU, old=PI) is None
+    assert "unknown argument 'old'" in capsys.readouterr().err
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

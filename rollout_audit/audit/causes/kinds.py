@@ -34,6 +34,8 @@ STANDS_OUT = 5.0
 """Factor of a broken row's mean |d| over that of the step's median row: rows that are merely unlikely have 3"""
 UNLIKELY = -2.0
 """The sampled token was not the likeliest one: π below e^−2"""
+CROWD, CROWD_OF_TYPICAL = 0.1, 2.0
+"""Share of unlikely tokens beyond which a row is not like the median one, in which it is one in ten or so"""
 TOP1_FLOOR = -2.5
 """What the likeliest of all tokens hardly ever falls below"""
 
@@ -136,7 +138,13 @@ class RowKinds:
     def top1(self) -> Flags:
         """Rows whose unlikely tokens were all likely to the rollout side, and which agree elsewhere."""
         enough = self.rows.sums(self.rows.training < UNLIKELY) >= 3
-        return np.asarray(self._hides_unlikely() & enough & ~self._taken(self.shifted, self.exchanged, self.constant))
+        hiding = self._hides_unlikely() & enough & ~self._crowded()
+        return np.asarray(hiding & ~self._taken(self.shifted, self.exchanged, self.constant))
+
+    def _crowded(self) -> Flags:
+        """Rows with far more unlikely tokens than the others: the trainer's side is off there, whatever was sampled."""
+        share = self.rows.share(self.rows.training < UNLIKELY)
+        return np.asarray(share > CROWD + CROWD_OF_TYPICAL * float(np.median(share))) if len(share) else share > 0
 
     def _hides_unlikely(self) -> Flags:
         rows, d = self.rows, self.rows.log_ratio

@@ -27,6 +27,8 @@ MINUS_ONES, AT_ODDS = 5, 0.5
 ZEROS_FROM = 8
 """Tokens; fewer zeros may be requests that went wrong"""
 BROKEN_AT_MOST = 0.5
+STRETCH_TOKENS = 8
+"""Big log-ratios of one row that make a bad stretch by themselves"""
 MINOR = 0.5
 """Of rows that are broken, exchanged, or have one bad stretch the rarer kind is named if it is half as frequent: a few
 rows of each look like the other, and exchanged ones that are too short for a partner like both"""
@@ -124,7 +126,7 @@ def mask_too_wide(exhibit: Exhibit) -> Hit | None:
 def _wide_rows(exhibit: Exhibit) -> Hit | None:
     wide, rows = exhibit.kinds.wide, exhibit.sample
     others = exhibit.kinds.broken.sum() + exhibit.kinds.exchanged.sum()
-    if wide.sum() < EDGE_ROWS or wide.mean() < EDGE_SHARE or wide.sum() < MINOR * others:
+    if _few(wide) or wide.sum() < MINOR * others:
         return None
     place, length = _stretches(exhibit, wide)
     text = (
@@ -182,6 +184,10 @@ def broken_rows(exhibit: Exhibit) -> Hit | None:
     count, first = _faults(exhibit, "broken_rows")
     if count:
         return Hit(f"{amount(count, 'fault')} of whole rows or broken logits: {first}", 0.9, {"values": count})
+    return _wholly_off(exhibit) or _few_stretches(exhibit)
+
+
+def _wholly_off(exhibit: Exhibit) -> Hit | None:
     broken, rows = exhibit.kinds.broken, exhibit.sample
     others = exhibit.kinds.wide.sum() + exhibit.kinds.exchanged.sum()
     if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * others:
@@ -193,6 +199,30 @@ def broken_rows(exhibit: Exhibit) -> Hit | None:
         f"first: {exhibit.place(int(np.flatnonzero(broken)[0]))}"
     )
     return Hit(text, 0.85, {"rows": int(broken.sum()), "rows_share": float(broken.mean())})
+
+
+def _few_stretches(exhibit: Exhibit) -> Hit | None:
+    """One bad stretch in rows that are too few for a mask to be at fault, where it costs a limit."""
+    kinds, rows = exhibit.kinds, exhibit.sample
+    off = kinds.broken | (kinds.wide & (rows.sums(rows.big) >= STRETCH_TOKENS))
+    if (
+        not off.any()
+        or not _few(kinds.broken | kinds.wide)
+        or off.sum() < MINOR * kinds.exchanged.sum()
+        or not exhibit.past_limits
+    ):
+        return None
+    place, length = _stretches(exhibit, off & kinds.wide)
+    text = (
+        f"{int(off.sum()):,} of {rows.rows:,} rows have a stretch of |d| above {BIG:g} ({place} of the response, some "
+        f"{length:.0f} tokens), the others agree; first: {exhibit.place(int(np.flatnonzero(off)[0]))}"
+    )
+    return Hit(text, 0.7, {"rows": int(off.sum()), "rows_share": float(off.mean()), "tokens": length})
+
+
+def _few(rows: Flags) -> bool:
+    """Too few to be a fault of the mask, which is the same for many."""
+    return bool(rows.sum() < EDGE_ROWS or rows.mean() < EDGE_SHARE)
 
 
 def _median(values: NDArray[np.floating[Any]]) -> float:

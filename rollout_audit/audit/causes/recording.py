@@ -205,14 +205,12 @@ def _few_stretches(exhibit: Exhibit) -> Hit | None:
     """One bad stretch in rows that are too few for a mask to be at fault, where it costs a limit."""
     kinds, rows = exhibit.kinds, exhibit.sample
     off = kinds.broken | (kinds.wide & (rows.sums(rows.big) >= STRETCH_TOKENS))
-    if (
-        not off.any()
-        or not _few(kinds.broken | kinds.wide)
-        or off.sum() < MINOR * kinds.exchanged.sum()
-        or not exhibit.past_limits
-    ):
+    stretched = off & kinds.wide
+    if not stretched.any() or not _few(kinds.broken | kinds.wide) or off.mean() > BROKEN_AT_MOST:
         return None
-    place, length = _stretches(exhibit, off & kinds.wide)
+    if off.sum() < MINOR * kinds.exchanged.sum() or not exhibit.past_limits:
+        return None
+    place, length = _stretches(exhibit, stretched)
     text = (
         f"{int(off.sum()):,} of {rows.rows:,} rows have a stretch of |d| above {BIG:g} ({place} of the response, some "
         f"{length:.0f} tokens), the others agree; first: {exhibit.place(int(np.flatnonzero(off)[0]))}"

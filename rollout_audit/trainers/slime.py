@@ -91,7 +91,9 @@ RENAMED = (
 VANILLA, ICEPOP, MIS = "vanilla_tis_function", "icepop_function", "compute_mis_weights_with_cp"
 FUNCTIONS = {VANILLA: VANILLA, ICEPOP: ICEPOP, MIS: MIS, "compute_mis_weights_fsdp": MIS}
 BOUNDS = {VANILLA: Bound.CLIP, ICEPOP: Bound.MASK}
-ONE_POLICY = Absent("needs log_probs beside old_log_probs: without use_rollout_logprobs OPSM compares these two")
+ONE_POLICY = Absent(
+    "needs advantages, and log_probs beside old_log_probs: without use_rollout_logprobs OPSM compares these two"
+)
 
 QUIRKS = (
     Quirk(

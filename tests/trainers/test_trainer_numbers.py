@@ -80,7 +80,7 @@ def test_slime_opsm_counts_masked_tokens_and_needs_advantages() -> None:
 def test_slime_opsm_between_two_trainer_policies_is_not_assumed() -> None:
     got = metrics_of("slime", {"use_opsm": True}, tokens_of([[-0.2]], [[-1.0]]))
     assert got["opsm_clipfrac"] is None
-    assert got.reasons["opsm_clipfrac"].startswith("needs log_probs beside old_log_probs")
+    assert got.reasons["opsm_clipfrac"].startswith("needs advantages, and log_probs beside old_log_probs")
 
 
 def test_slime_rejection_lowers_the_absolute_difference() -> None:

@@ -343,9 +343,9 @@ class _Prefix:
 
 
 def _variance(mean: Array, square: Array) -> Array:
-    """From the first two moments; 0 where no more than their rounding is left."""
+    """From the first two moments; 0 where no more than their rounding is left, NaN where they are past float64."""
     variance = square - mean**2
-    return np.where(variance > ROUNDING * square, variance, 0.0)
+    return np.where(variance <= ROUNDING * square, 0.0, variance)
 
 
 def _moments_of(population: Population, sums: Array, clamped: Array, inside: NDArray[np.bool_]) -> tuple[Array, Array]:

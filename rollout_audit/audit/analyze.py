@@ -79,7 +79,7 @@ def analyze(
         raise UsageError("a trainer's configuration and a preset both name the reference correction; give one of them")
     chosen = BY_DEFAULT if presets == "all" else as_presets(presets)
     own = {p.name: p for p in chosen}
-    first = () if reference is None else as_presets([own.get(str(reference), reference)])
+    first = () if reference is None else (own.get(str(reference), reference),)
     asked = named_presets([*first, *as_presets(named)], trainer, config)
     usual = REFERENCE_PRESET if presets == "all" or not chosen else chosen[0].name
     name = usual if trainer is None and reference is None else asked[0].name

@@ -144,8 +144,8 @@ _UNITS = {
 
 def _unit(rule: Rule) -> str:
     swapped = {Aggregation.SEQ_MAX: Aggregation.SEQ_MIN, Aggregation.SEQ_MIN: Aggregation.SEQ_MAX}
-    aggregation = swapped.get(rule.aggregation, rule.aggregation) if rule.statistic is Statistic.K1 else None
-    return _UNITS.get(aggregation or rule.aggregation, "ρ")
+    own = rule.aggregation
+    return _UNITS.get(swapped.get(own, own) if rule.statistic is Statistic.K1 else own, "ρ")
 
 
 def _as_ratios(rule: Rule, span: tuple[float, float]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from rollout_audit.audit.report import LoggedMetric, LogReport
-from rollout_audit.dumps.logs import Log
+from rollout_audit.dumps.logs import Log, slashed
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Quirk
 
@@ -135,7 +135,7 @@ def matched_keys(names: Sequence[str], log: Log) -> dict[str, tuple[str, How]]:
 
 def _by_stripped(keys: Collection[str], log: Log) -> dict[str, str]:
     """name without some prefixes → the key with the fewest to take away, in the order of the log."""
-    ways = [(i, one, key) for key in log.series if key in keys for i, one in enumerate(_stripped(_slashed(key)))]
+    ways = [(i, one, key) for key in log.series if key in keys for i, one in enumerate(_stripped(slashed(key)))]
     found: dict[str, str] = {}
     for _, one, key in sorted(ways, key=lambda way: way[0]):
         found.setdefault(one, key)
@@ -144,8 +144,8 @@ def _by_stripped(keys: Collection[str], log: Log) -> dict[str, str]:
 
 def _by_end(keys: Iterable[str]) -> dict[str, str]:
     """`a/b/c` as `b/c` and `c`, where no other key of the log ends so; keys of held-out data left out."""
-    own = [key for key in keys if _slashed(key).partition("/")[0] not in HELD_OUT]
-    ends = [(end, key) for key in own for end in _ends(_slashed(key))]
+    own = [key for key in keys if slashed(key).partition("/")[0] not in HELD_OUT]
+    ends = [(end, key) for key in own for end in _ends(slashed(key))]
     often = Counter(end for end, _ in ends)
     return {end: key for end, key in ends if often[end] == 1}
 
@@ -153,10 +153,6 @@ def _by_end(keys: Iterable[str]) -> dict[str, str]:
 def _ends(key: str) -> list[str]:
     parts = key.split("/")
     return ["/".join(parts[i:]) for i in range(1, len(parts))]
-
-
-def _slashed(key: str) -> str:
-    return key if "/" in key else key.replace(".", "/")
 
 
 def _stripped(name: str) -> list[str]:

@@ -36,7 +36,7 @@ from rollout_audit.cli.options import (
     trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
-from rollout_audit.cli.reference import check_one, say_config
+from rollout_audit.cli.reference import check_one, or_defaults, say_config
 from rollout_audit.cli.sources import one_reference
 from rollout_audit.cli.writing import write_and_show
 from rollout_audit.errors import UsageError
@@ -183,7 +183,7 @@ def analyze(
         compared = compare_log(
             dump,
             trainer,
-            "{}" if config is None else config,
+            or_defaults(config),
             logs,
             tolerance=log_tolerance,
             offset=log_offset,

@@ -48,6 +48,7 @@ TRAINERS_HELP = (
     "One of verl, verl-2026-01, verl-2025-11, verl-2025-10, miles, slime, trl, nemo-rl, openrlhf, open-instruct, "
     "skyrl, areal, roll, ms-swift, prime-rl."
 )
+"""As the table of trainers, without loading it: a test holds them equal"""
 
 
 def trainer_option(what_for: str, default: str | bool = False) -> Any:
@@ -59,8 +60,6 @@ def trainer_option(what_for: str, default: str | bool = False) -> Any:
         show_default=default,
     )
 
-
-"""As the table of trainers, without loading it: a test holds them equal"""
 
 LAYOUTS_HELP = "One of padded, packed, trl, skyrl, roll, areal, areal-rollout."
 """As the table of layouts, without loading NumPy: a test holds them equal"""

@@ -29,8 +29,11 @@ def one_correction(preset: str | None, trainer: str | None, config: str | None) 
     check_one(preset, trainer, config)
     if preset is None and trainer is None:
         raise UsageError("which correction? give --preset NAME, or --trainer NAME with --config")
-    if preset is not None:
-        return preset
+    return preset if preset is not None else or_defaults(config)
+
+
+def or_defaults(config: str | None) -> str:
+    """The configuration, or one without settings; an empty text is not that, and is refused where it is read."""
     return "{}" if config is None else config
 
 
@@ -40,7 +43,6 @@ def say_config(trainer: str | None, config: str | None, *, quiet: bool = False) 
         return
     from rollout_audit.audit.selection import config_text, config_warnings
 
-    source = "{}" if config is None else config
-    say(config_text(trainer, source), quiet=quiet)
-    for warning in config_warnings(trainer, source):
+    say(config_text(trainer, or_defaults(config)), quiet=quiet)
+    for warning in config_warnings(trainer, or_defaults(config)):
         say(f"warning: {warning}", quiet=quiet)

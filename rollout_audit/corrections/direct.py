@@ -192,17 +192,12 @@ def rule_keeps(rule: Rule, tokens: Tokens, remaining: Tensor | None = None) -> T
 
     `remaining` ([tokens] bool): what a rule over the remaining tokens aggregates.
     """
-    part = tokens if remaining is None or rule.over is Over.EVERY else tokens.only(remaining)
     if has_interval(rule):
         inside = _inside(tokens.log_ratio, token_interval(rule))
     elif rule.by_batch:
         inside = tokens.decided[rule] if rule in tokens.decided else _smallest(rule, tokens)
-    elif rule.aggregation is Aggregation.TOKEN:
-        inside = _inside(token_statistic(rule, tokens), statistic_bounds(rule))
     else:
-        values = aggregated(rule, part)
-        units = tokens.segment_lengths if rule.aggregation is Aggregation.SEGMENT_MEAN else tokens.lengths
-        inside = spread(_inside(values, statistic_bounds(rule)), units)
+        inside = _inside(rule_values(rule, tokens, remaining), statistic_bounds(rule))
     return inside if rule.sign is Sign.ANY else inside | ~has_sign(rule, tokens)
 
 
@@ -235,11 +230,11 @@ def _smallest(rule: Rule, batch: Tokens) -> Tensor:
     return torch.from_numpy(keeps(order.cut(), values, places)).to(batch.lengths.device)
 
 
-def rule_values(rule: Rule, tokens: Tokens, remaining: Tensor) -> Tensor:
+def rule_values(rule: Rule, tokens: Tokens, remaining: Tensor | None = None) -> Tensor:
     """[tokens] what the rule holds against its bounds (of `ratio` the logarithm), of a unit on each of its tokens."""
     if rule.aggregation in (Aggregation.TOKEN, Aggregation.BATCH_MEAN):
         return token_statistic(rule, tokens)
-    part = tokens if rule.over is Over.EVERY else tokens.only(remaining)
+    part = tokens if remaining is None or rule.over is Over.EVERY else tokens.only(remaining)
     units = tokens.segment_lengths if rule.aggregation is Aggregation.SEGMENT_MEAN else tokens.lengths
     return spread(aggregated(rule, part), units)
 

@@ -84,11 +84,7 @@ DPPO = _prime(*rules_by_sign(Statistic.PROB_DIFF, 0.2, 0.2))
 
 
 SKYRL_CALIBRATED = _by_engine(Weight(Level.TOKEN, Bound.MASK, math.nextafter(0.8, math.inf), math.nextafter(1.2, 0.0)))
-SKYRL_DPPO = _by_engine(
-    Weight(Level.TOKEN),
-    Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, None, 0.2, sign=Sign.POSITIVE),
-    Rule(Statistic.PROB_DIFF, Aggregation.TOKEN, -0.2, None, sign=Sign.NEGATIVE),
-)
+SKYRL_DPPO = _by_engine(Weight(Level.TOKEN), *rules_by_sign(Statistic.PROB_DIFF, 0.2, 0.2, down=Sign.NEGATIVE))
 
 
 def _skyrl_loss(name: str, **sections: object) -> dict[str, object]:

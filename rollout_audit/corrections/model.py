@@ -194,11 +194,11 @@ class Rule:
         return self.aggregation is Aggregation.BATCH_MEAN
 
 
-def rules_by_sign(statistic: Statistic, low: float, high: float) -> tuple[Rule, Rule]:
-    """Tokens bounded on the side to which the advantage pushes them, the high side first; one of 0 pushes down."""
+def rules_by_sign(statistic: Statistic, low: float, high: float, down: Sign = Sign.NOT_POSITIVE) -> tuple[Rule, Rule]:
+    """Tokens bounded on the side to which the advantage pushes them, the high side first; `down` says which go down."""
     return (
         Rule(statistic, Aggregation.TOKEN, None, high, sign=Sign.POSITIVE),
-        Rule(statistic, Aggregation.TOKEN, -low, None, sign=Sign.NOT_POSITIVE),
+        Rule(statistic, Aggregation.TOKEN, -low, None, sign=down),
     )
 
 

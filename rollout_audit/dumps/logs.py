@@ -17,7 +17,7 @@ from rollout_audit.dumps.event_files import is_event_file
 from rollout_audit.dumps.log_files import SUFFIXES, Record, is_log_file, number, read_log_file
 from rollout_audit.errors import DumpNotFoundError, UnreadableFileError
 
-__all__ = ["Log", "read_log"]
+__all__ = ["Log", "read_log", "slashed"]
 
 STEP_KEYS = (
     "global_step", "global_steps", "train/global_step", "training/global_step", "trainer/global_step", "train/step",
@@ -168,7 +168,7 @@ def _put_rows(rows: Iterable[tuple[str, Any, Any]], step_key: str, found: _Gathe
 def _wide_form(file: Path, records: Iterable[Record], found: _Gathered) -> None:
     """A row a step, or several that each hold some of its metrics."""
     records = list(records)
-    seen = {_slashed(key): key for record in records for key, value in record.items() if value is not None}
+    seen = {slashed(key): key for record in records for key, value in record.items() if value is not None}
     step_key = next((seen[key] for key in STEP_KEYS if key in seen), None)
     if step_key is None:
         raise _Stepless(f"--log {file}: no step in it; one of {', '.join(STEP_KEYS)} must say which")
@@ -177,13 +177,13 @@ def _wide_form(file: Path, records: Iterable[Record], found: _Gathered) -> None:
         step = _whole(record.get(step_key))
         found.stepless += step is None
         for key, value in record.items() if step is not None else ():
-            if _slashed(key) not in STEP_KEYS and (one := number(value)) is not None:
+            if slashed(key) not in STEP_KEYS and (one := number(value)) is not None:
                 found.put(key, step, one)  # type: ignore[arg-type] # None is left out by the loop
 
 
-def _slashed(key: str) -> str:
-    """W&B writes nested dicts with dots."""
-    return key.replace(".", "/")
+def slashed(key: str) -> str:
+    """W&B writes nested dicts with dots; a key that has slashes keeps its dots."""
+    return key if "/" in key else key.replace(".", "/")
 
 
 def _without_run(file: Path, keys: Iterable[str], record: Record) -> Record:

@@ -6,7 +6,6 @@ What needs torch is loaded when an audit begins: a missing file and bitwise agre
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from rollout_audit.dumps.dump import Dump
 from rollout_audit.errors import OldGoldenError, ReportError, RolloutAuditError, UsageError, suggest
 from rollout_audit.golden.compare import Comparison, Mask, compare, compare_masks, rank
 from rollout_audit.golden.figures import Figure, FigureKey, figures_of
-from rollout_audit.golden.model import Golden, golden_of, read_golden, write_golden
+from rollout_audit.golden.model import Golden, golden_of, read_golden, update_command, write_golden
 from rollout_audit.golden.run import TrainerRun, recorded_run, trainer_run
 from rollout_audit.golden.settings import gates_of, settings, tolerances_of
 from rollout_audit.golden.tolerances import MASK, is_logged, tolerances_for
@@ -156,9 +155,11 @@ def check(
     found = CheckResult(None, bitwise=bitwise, bitwise_asked=expect_bitwise)
     if golden is None and not conditions:
         return found
-    command = shlex.join(["rollout-audit", "check", *dumps, "--golden", str(golden)])
     run = recorded_run(old, str(golden)) if own is None and old is not None else own
-    audited = _audited(dump, _presets(presets, old, run, command), run, conditions, reading)
+    names = _presets(presets, old, run)
+    if old is not None and not presets:
+        _check_recorded(names, str(golden), dumps)
+    audited = _audited(dump, names, run, conditions, reading)
     if golden is not None:
         audited = replace(audited, masks=_masks(dump, audited, reading))
     found = replace(found, gates=audited.gates, findings=audited.report.findings)
@@ -237,15 +238,11 @@ def _selection(reading: Reading) -> Selection:
     return cast("Selection", {name: value for name, value in reading.items() if name in Selection.__annotations__})
 
 
-def _presets(
-    asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None, command: str
-) -> list[str]:
+def _presets(asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:
     """The golden file's reference stays the reference, whatever is added before it; a run's own comes before all."""
     recorded = _recorded_presets(old) if old is not None else [] if run is not None else [REFERENCE_PRESET]
     named = [preset.name for preset in BY_DEFAULT] if asked == "all" else asked
     names = list(dict.fromkeys(named or recorded))
-    if not named:
-        _check_recorded(names, command)
     return sorted(names, key=lambda name: name not in recorded[:1])
 
 
@@ -254,7 +251,7 @@ def _recorded_presets(old: Golden) -> list[str]:
     return [name for name in old.settings.presets if name != f"{old.settings.trainer}-config"]
 
 
-def _check_recorded(names: Sequence[str], command: str) -> None:
+def _check_recorded(names: Sequence[str], golden: str, dumps: Sequence[str]) -> None:
     """Presets may have been renamed since, or the file edited.
 
     Raises:
@@ -262,11 +259,10 @@ def _check_recorded(names: Sequence[str], command: str) -> None:
     """
     gone = [name for name in names if name not in PRESETS]
     if gone:
-        file = shlex.split(command)[-1]
         left = ",".join(name for name in names if name in PRESETS) or REFERENCE_PRESET
         raise ReportError(
-            f"{file}: its preset {gone[0]!r} is not known{suggest(gone[0], PRESETS)}; "
-            f"write the file anew with: {command} --presets {left} --update"
+            f"{golden}: its preset {gone[0]!r} is not known{suggest(gone[0], PRESETS)}; "
+            f"write the file anew with: {update_command(dumps, golden, '--presets', left)}"
         )
 
 

@@ -230,9 +230,9 @@ def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
             fresh.unlink(missing_ok=True)
 
 
-def update_command(dumps: Sequence[str], path: str | os.PathLike[str]) -> str:
+def update_command(dumps: Sequence[str], path: str | os.PathLike[str], *options: str) -> str:
     """What a person types to write the file."""
-    return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), "--update"])
+    return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), *options, "--update"])
 
 
 def _passed_over(tolerances: Mapping[str, Mapping[str, object]]) -> Iterator[str]:

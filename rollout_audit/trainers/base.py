@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.configfile import ConfigSource, Section, is_flags, load_config, read_named
+from rollout_audit.trainers.configfile import ConfigSource, Section, load_config, read_named
 from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
 
 if TYPE_CHECKING:
@@ -199,14 +199,13 @@ class Trainer(Generic[C]):
         """The settings as they are spelled in `source`, and in the file that they name."""
         known = {*self.defaults, *self.optional, *(old.key for old in self.renamed), self.file_setting} - {""}
         loaded = load_config(source)
-        given = dict(
-            self.relevant(self.section.of(self._affirmed(loaded.tree) if is_flags(source) else loaded.tree, known))
-        )
+        tree = self._affirmed(loaded.tree) if loaded.by_flags else loaded.tree
+        given = dict(self.relevant(self.section.of(tree, known)))
         for key in (key for key in given if key not in known):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
         notes = [] if given or source in ({}, "{}") else [self._nothing_given(loaded.tree, known)]
         notes += [str(one) for one in loaded.repeated if known.intersection(one.key.split("."))]
-        if given and self.by_flags and is_flags(source):
+        if given and loaded.by_flags:
             given = {**self.by_flags, **given}
         named = given.pop(self.file_setting, None)
         if named is None:

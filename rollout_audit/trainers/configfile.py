@@ -25,7 +25,7 @@ from rollout_audit.trainers.commandline import (
 )
 from rollout_audit.trainers.markup import read_json, read_toml, read_yaml
 
-__all__ = ["ConfigSource", "Loaded", "Repeated", "Section", "is_flags", "load_config", "read_config", "read_named"]
+__all__ = ["ConfigSource", "Loaded", "Repeated", "Section", "load_config", "read_named"]
 
 ConfigSource: TypeAlias = Mapping[str, object] | str | PathLike[str]
 
@@ -191,20 +191,6 @@ def _descend(tree: Mapping[str, object], path: tuple[str, ...]) -> tuple[bool, M
     return (True, node) if isinstance(node, Mapping) else (node is None, {})
 
 
-def read_config(source: ConfigSource, section: Section = Section(), known: Collection[str] = ()) -> dict[str, object]:
-    """The settings that `source` gives, from the trainer's section where it has one.
-
-    Args:
-        source: as in `load_config`.
-        section: where the trainer nests its settings.
-        known: the trainer's keys, which tell its settings from others in a shared section.
-
-    Raises:
-        UsageError: no such file, or text that cannot be read.
-    """
-    return section.of(load_config(source).tree, known)
-
-
 @dataclass(frozen=True, slots=True)
 class Repeated:
     """A setting that a command line gives twice with different values, of which the later counts."""
@@ -224,6 +210,8 @@ class Loaded:
 
     tree: Mapping[str, object]
     repeated: tuple[Repeated, ...] = ()
+    by_flags: bool = False
+    """whether the settings are those of a command line, as flags or in a script"""
 
 
 def load_config(source: ConfigSource) -> Loaded:
@@ -249,7 +237,7 @@ def load_config(source: ConfigSource) -> Loaded:
     if text.lstrip().startswith("{"):
         return _of_file(f" {text!r}", _tree(text, text, read_json).items())
     if isinstance(source, str) and are_flags(text):
-        return _of_command(text, text, read_flags)
+        return _of_command(text, text, read_flags, by_flags=True)
     if isinstance(source, str) and "=" in text and not Path(text).is_file() and Path(text).suffix not in SUFFIXES:
         by_words = FIRST_WORD.match(text) and hold_pairs(text)
         return _of_command(text, text, read_flags if by_words else read_pairs)
@@ -264,19 +252,6 @@ KINDS = "a YAML, JSON or TOML file, a JSON object or key=value,key=value"
 FIRST_WORD = re.compile(r"\s*[^\s=,]+\s")
 """Of a pasted command"""
 TYPES = {list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false"}
-
-
-def is_flags(source: ConfigSource) -> bool:
-    """Whether the settings are those of a command line, pasted or in a script."""
-    if isinstance(source, Mapping):
-        return False
-    text = fspath(source)
-    if isinstance(source, str) and are_flags(text):
-        return True
-    try:
-        return Path(text).suffix.lower() in SCRIPTS or are_flags(_text_of(Path(text)))
-    except (OSError, ValueError):  # no file: other text
-        return False
 
 
 def read_named(name: object, source: ConfigSource) -> Mapping[str, object] | None:
@@ -300,7 +275,7 @@ def _from_file(path: Path) -> Loaded:
         raise UsageError(f"configuration {name!r}: cannot be read ({reason}); give {KINDS}") from error
     kind = path.suffix.lower()
     if are_flags(text) or kind in SCRIPTS:
-        return _of_command(name, text, read_script if kind == ".py" else read_flags)
+        return _of_command(name, text, read_script if kind == ".py" else read_flags, by_flags=True)
     if kind not in LOADERS and are_pairs(text):
         return _of_command(name, text, read_pair_lines)
     return _of_file(f" {name!r}", _unwrapped(_tree(name, text, LOADERS.get(kind, read_yaml))).items())
@@ -343,9 +318,9 @@ def _tree(name: str, text: str, load: Callable[[str], object]) -> Mapping[str, o
     return tree
 
 
-def _of_command(name: str, text: str, read: Callable[[str], Iterable[Pair]]) -> Loaded:
+def _of_command(name: str, text: str, read: Callable[[str], Iterable[Pair]], *, by_flags: bool = False) -> Loaded:
     try:
-        return Loaded(*_nest(read(text)))
+        return Loaded(*_nest(read(text)), by_flags)
     except ValueError as error:
         raise UsageError(f"configuration {name!r}: {' '.join(str(error).split())}") from error
 

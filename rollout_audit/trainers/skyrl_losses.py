@@ -24,6 +24,7 @@ from rollout_audit.corrections.model import (
     Sign,
     Statistic,
     Weight,
+    rules_by_sign,
 )
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.errors import ConfigError
@@ -106,14 +107,11 @@ class PolicyLoss:
 
     def columns(self, tokens: Tokens) -> dict[str, Tensor]:
         """float64 [rows] tokens that the loss clips, zeroes or masks; none where it is no correction."""
-        if self.correction is None:
+        if self.correction is None or (self.correction.needs_advantages and tokens.advantages is None):
             return {}
-        if self.correction.needs_advantages and tokens.advantages is None:
-            return {}
-        clipped = ~kept_tokens(self.correction, tokens)
         weight = self.correction.weight
-        if weight.bound is not Bound.NONE:
-            clipped = _outside(weight, tokens)
+        bounded = weight.bound is not Bound.NONE
+        clipped = _outside(weight, tokens) if bounded else ~kept_tokens(self.correction, tokens)
         columns = {"loss_clipped": counted(clipped, tokens.lengths)}
         if self.correction.needs_advantages and tokens.advantages is not None:
             columns["loss_unsigned"] = counted(tokens.advantages.isnan(), tokens.lengths)
@@ -178,11 +176,7 @@ def _cispo(settings: Settings) -> Correction:
 def _dppo(settings: Settings) -> Correction:
     statistic = settings.choice(DPPO, DIVERGENCES)
     low, high = settings.not_negative(DELTA_LOW), settings.not_negative(DELTA_HIGH)
-    rules = (
-        Rule(statistic, Aggregation.TOKEN, None, high, sign=Sign.POSITIVE),
-        Rule(statistic, Aggregation.TOKEN, -low, None, sign=Sign.NEGATIVE),
-    )
-    return _applied(Weight(Level.TOKEN), rules)
+    return _applied(Weight(Level.TOKEN), rules_by_sign(statistic, low, high, down=Sign.NEGATIVE))
 
 
 _READ: Mapping[str, Callable[[Settings], Correction]] = {"rollout_is": _rollout_is, "cispo": _cispo, "dppo": _dppo}

@@ -11,9 +11,9 @@ from rollout_audit.corrections.model import Bound, Correction, Denominator, Leve
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.errors import ConfigError
 from rollout_audit.reports.pasting import pasted
-from rollout_audit.trainers.configfile import read_config
 from rollout_audit.trainers.expression import Expression
 from rollout_audit.trainers.registry import get_trainer
+from tests.trainers.reading import read_config
 from tests.trainers.test_trainer_numbers import LOG2, LOG4, metrics_of, tokens_of
 
 HELPER = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rollout_audit.errors import UsageError
-from rollout_audit.trainers.configfile import Section, read_config
+from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.registry import get_trainer
+from tests.trainers.reading import read_config
 
 VERL = Section(("algorithm", "rollout_correction"))
 WANTED = {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}

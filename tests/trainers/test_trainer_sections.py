@@ -9,8 +9,8 @@ import pytest
 from rollout_audit.audit.selection import config_text, config_warnings
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.errors import ConfigError
-from rollout_audit.trainers.configfile import read_config
 from rollout_audit.trainers.registry import TRAINERS, get_trainer
+from tests.trainers.reading import read_config
 
 BY_FLAGS: dict[str, object] = {"custom_tis_function_path": None}
 RUNS: list[tuple[str, str, dict[str, object]]] = [

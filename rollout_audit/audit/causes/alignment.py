@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_audit.audit.causes.exhibit import Exhibit
-from rollout_audit.audit.causes.kinds import FITS, GAIN, LEAST_TOKENS, MISFIT, SURE
+from rollout_audit.audit.causes.kinds import FITS, GAIN, LEAST_TOKENS, SURE
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.sampled import LAGS, Array, fisher_z
+from rollout_audit.audit.causes.sampled import LAGS, MISFIT, Array, fisher_z
 
 __all__ = ["misordered_rows", "shift_by_one"]
 

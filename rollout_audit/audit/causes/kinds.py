@@ -7,11 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_audit.audit.causes.sampled import LAGS, STRANGE, Array, Flags, Ints, Partners, SampledRows, fisher_z
+from rollout_audit.audit.causes.sampled import LAGS, MISFIT, Array, Flags, Ints, Partners, SampledRows, fisher_z
 
-__all__ = ["FITS", "GAIN", "LEAST_TOKENS", "MISFIT", "SURE", "UNLIKELY", "RowKinds"]
+__all__ = ["FITS", "GAIN", "LEAST_TOKENS", "SURE", "UNLIKELY", "RowKinds"]
 
-MISFIT = STRANGE
 FITS = 0.8
 SURE = 5.0
 """Standard errors of a correlation: about one chance in three million a row and lag"""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LAGS", "STRANGE", "Partners", "SampledRows", "fisher_z"]
+__all__ = ["LAGS", "MISFIT", "Partners", "SampledRows", "fisher_z"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 LAGS = (-3, -2, -1, 0, 1, 2, 3)
 BIG = 1.5
 """A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
-STRANGE = 0.5
+MISFIT = 0.5
 """A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
 ONE_TEXT = 0.2
 """A row that fits its own columns nearly as well as another one's does is of the same text"""
@@ -221,7 +221,7 @@ class SampledRows:
         sums = [np.concatenate(([0.0], np.cumsum(v * self.compared))) for v in (1.0, x, y, x * x, y * y, x * y, gap)]
         moments = np.stack([total[(self.last + 1)[:, None]] - total[firsts] for total in sums], axis=-1)
         tokens, own = np.maximum(moments[..., 0], 1.0), correlation(moments[..., :6])
-        apart = np.where(own < STRANGE, moments[..., 6] / np.sqrt(tokens), -1.0)
+        apart = np.where(own < MISFIT, moments[..., 6] / np.sqrt(tokens), -1.0)
         at = (np.arange(self.rows), apart.argmax(axis=1))
         return Rests(firsts[at] - self.starts, own[at], moments[..., 6][at] / tokens[at], moments[..., 0][at])
 
@@ -234,7 +234,7 @@ class SampledRows:
         for step in np.unique(self.step[wanted]):
             own = np.flatnonzero(self.step == step)[:CANDIDATES]
             for row in own[wanted[own]][:COMPARED].tolist() if len(own) > 1 else ():
-                firsts = {int(self.rests.first[row]), *([0] if self.own_fit[row] < STRANGE else [])}
+                firsts = {int(self.rests.first[row]), *([0] if self.own_fit[row] < MISFIT else [])}
                 found[row] = max((self._match(row, own, first) for first in firsts), key=Match.sure)
         partner, fit, own_fit, overlap = np.array(found, dtype=np.float64).reshape(-1, len(Match._fields)).T
         return Partners(partner.astype(np.int64), fit, own_fit, overlap)

@@ -33,6 +33,8 @@ ROW_HEIGHT = 0.232
 COLOURS = {"decoupled": BLUE, "bypass": ORANGE}
 _SEVERITY = {"ok": 0, "unmeasured": 0, "warn": 1, "critical": 2}
 _GROUP_GAP = 1.3
+ROOM_BESIDE = 0.35
+"""Where the longest text still ends within its panel"""
 
 
 def draw(report: Report) -> Figure | None:
@@ -49,8 +51,9 @@ def draw(report: Report) -> Figure | None:
     for axes in panels:
         _background(axes, report, corrections, places)
     _ess(panels[0], corrections, places)
-    _removed(panels[1], corrections, places, "masked_fraction", "Tokens masked")
-    _removed(panels[2], corrections, places, "seq_masked_fraction", "Sequences masked")
+    zeroed = [c.stages.bounded.get("zeroed_fraction") or 0.0 for c in corrections]
+    _removed(panels[1], corrections, places, "masked_fraction", "Tokens masked", zeroed)
+    _removed(panels[2], corrections, places, "seq_masked_fraction", "Sequences masked", [0.0] * len(zeroed))
     return figure
 
 
@@ -98,7 +101,8 @@ def _subtitle(report: Report) -> str:
     return (
         f"{counted(report.counts.valid_tokens, 'valid token')} in "
         f"{counted(report.counts.scored_sequences, 'sequence')}, all steps as one batch. "
-        "Thin lines lead from the raw weights to those applied. Shaded: past a health limit. "
+        "Thin lines lead from the raw weights to those applied. Open bars: in the mask with a weight of 0. "
+        "Shaded: past a health limit. "
         "A coloured name breaks a limit, of weights too. Bold: the reference."
     )
 
@@ -174,27 +178,39 @@ def _group(axes: Axes, mode: str, start: float, corrections: Sequence[Correction
 
 
 def _removed(
-    axes: Axes, corrections: Sequence[CorrectionReport], places: Sequence[float], metric: str, name: str
+    axes: Axes,
+    corrections: Sequence[CorrectionReport],
+    places: Sequence[float],
+    metric: str,
+    name: str,
+    zeroed: Sequence[float],
 ) -> None:
+    """Bars of what is masked, and open ones of what stays in the mask with a weight of 0."""
+    seen = [share if percent(share) != percent(0.0) else 0.0 for share in zeroed]
     heading(axes, name)
     paint_zones(axes, zones(metric), "x")
     axes.xaxis.set_major_formatter(FuncFormatter(_as_percent))
     axes.set_xlabel("share of all")
     values = [c.stages.kept.get(metric) for c in corrections]
     shares = np.array([0.0 if v is None else v for v in values])
-    axes.barh(places, shares, height=0.62, color=[COLOURS[c.mode] for c in corrections], zorder=2)
-    for place, value, correction in zip(places, values, corrections, strict=True):
-        _value(axes, place, value, "white" if correction.mode == "decoupled" else INK)
+    colours = [COLOURS[c.mode] for c in corrections]
+    axes.barh(places, shares, height=0.62, color=colours, zorder=2)
+    axes.barh(places, seen, height=0.62, facecolor="none", edgecolor=colours, lw=[1.0 if s else 0.0 for s in seen])
+    for place, value, open_to, correction in zip(places, values, seen, corrections, strict=True):
+        _value(axes, place, value, open_to, "white" if correction.mode == "decoupled" else INK)
 
 
 def _as_percent(share: float, _: object) -> str:
     return f"{100 * share:.0f}%"
 
 
-def _value(axes: Axes, place: float, value: float | int | None, on_bar: str) -> None:
-    inside = value is not None and value > 0.8
+def _value(axes: Axes, place: float, value: float | int | None, zeroed: float, on_bar: str) -> None:
+    text = "n/a" if value is None else percent(value) + (f", {percent(zeroed)} weight 0" if zeroed else "")
+    masked = value or 0.0
+    filled = masked > 0.8
+    beside = masked if filled or zeroed > ROOM_BESIDE else max(masked, zeroed)
     axes.annotate(
-        "n/a" if value is None else percent(value), (value or 0.0, place), xytext=(-4 if inside else 4, 0),
-        textcoords="offset points", ha="right" if inside else "left", va="center_baseline", fontsize=SMALL,
-        color=on_bar if inside else INK if value else GREY, path_effects=None if inside else HALO, zorder=4,
+        text, (min(beside, ROOM_BESIDE) if zeroed and not filled else beside, place), xytext=(-4 if filled else 4, 0),
+        textcoords="offset points", ha="right" if filled else "left", va="center_baseline", fontsize=SMALL,
+        color=on_bar if filled else INK if value or zeroed else GREY, path_effects=None if filled else HALO, zorder=4,
     )  # fmt: skip

@@ -244,10 +244,12 @@ class TestPresets:
         assert named == {c.name for c in ageing.corrections}
         assert len(shown) == len(alike(ageing.corrections))
         by_name = {c.name: c.stages.kept for c in ageing.corrections}
-        assert [p.get_width() for p in tokens.patches if p.get_height() == 0.62] == [
-            by_name[n]["masked_fraction"] for n in shown
-        ]
-        assert [p.get_width() for p in sequences.patches if p.get_height() == 0.62] == [
+        masked, zeroed = ([bar.get_width() for bar in bars] for bars in tokens.containers)
+        assert masked == [by_name[n]["masked_fraction"] for n in shown]
+        bounded = {c.name: c.stages.bounded.get("zeroed_fraction") or 0.0 for c in ageing.corrections}
+        assert zeroed == [bounded[n] for n in shown]
+        assert any(zeroed)
+        assert [bar.get_width() for bar in sequences.containers[0]] == [
             by_name[n]["seq_masked_fraction"] for n in shown
         ]
         marks = lines(ess)

@@ -1,7 +1,8 @@
 """A table as lines of text that fit a width. Names are never cut: a table that is too wide changes its shape.
 
 Shapes, in order of preference: one line a row; the same with prose wrapped in its column, or below
-the row; the same, columns closer; two lines a row, words above and numbers below; a block a row.
+the row; the same, parts of a cell below one another; columns closer; two lines a row, words above and
+numbers below; a block a row.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 
 from rich.cells import cell_len
 
@@ -21,6 +23,8 @@ LEAST_PROSE = 28
 WORDS_IN_TIGHT = 2
 """Columns of numbers stand well one space apart; of words, only a few"""
 INDENT = "    "
+PART = "; "
+"""Between the parts of a cell that may stand on lines of their own"""
 STATUS_STYLES = {
     "critical": "bold red",
     "error": "bold red",
@@ -54,6 +58,9 @@ def lay_out(table: Table, width: int | None) -> list[Line]:
         return list(sheet.wrapped_rows(width))
     if sheet.room_for_prose(width) >= 0 and sheet.columns[-1].kind == "prose":
         return list(sheet.rows_over_prose(width))
+    parted = _Sheet(table.columns, [row for rows in map(_parts, sheet.rows) for row in rows])
+    if len(parted.rows) < 2 * len(sheet.rows) and parted.total(parted.every) <= width:
+        return list(parted.one_line_rows())
     tight = replace(sheet, gap=" ")
     if len(sheet.words) <= WORDS_IN_TIGHT and tight.total(sheet.every) <= width:
         return list(tight.one_line_rows())
@@ -81,6 +88,13 @@ def _flow(pieces: Sequence[str], gap: str, width: int, hanging: str) -> list[str
             longer = hanging + piece
         line = longer
     return [*lines, line]
+
+
+def _parts(row: Sequence[str]) -> list[tuple[str, ...]]:
+    """The row as lines: a cell's first part, then the others below it."""
+    cells = [[part + PART.strip() for part in cell.split(PART)] for cell in row]
+    lines = zip_longest(*([*parts[:-1], parts[-1].removesuffix(PART.strip())] for parts in cells), fillvalue="")
+    return list(lines)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,21 @@ def test_a_narrow_table_changes_shape_and_cuts_nothing(width: int) -> None:
     assert all(len(line) <= max(width, max(map(len, NAMES))) for line in text.splitlines())
 
 
+def test_parts_of_a_cell_stand_below_one_another_where_few_rows_have_several() -> None:
+    columns = (Column("name", "name", "label"), Column("keeps", "in full where"), Column("ess", "ess", "number"))
+    rows = [["both", "ρ ≤ 2; ρ in [0.5, 2]", 0.5], ["one", "ρ ≤ 3", 1.0]]
+    document = Document((Table("", columns, rows), Note("")), str, list)
+    assert plain(document, 29).splitlines()[1:] == [
+        "name  in full where    ess",
+        "──────────────────────────",
+        "both  ρ ≤ 2;         0.500",
+        "      ρ in [0.5, 2]",
+        "one   ρ ≤ 3          1.000",
+        "",
+    ]
+    assert "both  ρ ≤ 2; ρ in [0.5, 2]  0.500" in plain(document, 40)
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
 def test_a_report_fits_every_width_with_whole_names(width: int, report: Report) -> None:
     text = plain(report_document(report), width)

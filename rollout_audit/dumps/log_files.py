@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_audit.dumps.event_files import is_event_file, read_events
-from rollout_audit.dumps.text import as_utf8, decoded
+from rollout_audit.dumps.text import as_utf8, decoded, twice
 from rollout_audit.errors import UnreadableFileError
 
 __all__ = ["SUFFIXES", "LogFile", "Record", "is_log_file", "number", "read_log_file"]
@@ -107,7 +107,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in pairs:
         if key in tree and repr(tree[key]) != repr(value):
-            raise ValueError(f"key {key!r} stands there twice, with {tree[key]!r} and {value!r}")
+            raise ValueError(twice(key, f"as {tree[key]!r} and {value!r}"))
         tree[key] = value
     return tree
 

@@ -28,9 +28,9 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import largest, smallest, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:

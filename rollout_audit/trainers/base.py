@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.configfile import ConfigSource, Section, load_config, read_named
+from rollout_audit.trainers.configfile import ConfigSource, load_config, read_named
 from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
+from rollout_audit.trainers.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -204,6 +205,7 @@ class Trainer(Generic[C]):
         for key in (key for key in given if key not in known):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
         notes = [] if given or source in ({}, "{}") else [self._nothing_given(loaded.tree, known)]
+        notes += [self._passed_over(name) for name in self.section.passed_over(loaded.tree, known) if given]
         notes += [str(one) for one in loaded.repeated if known.intersection(one.key.split("."))]
         if given and loaded.by_flags:
             given = {**self.by_flags, **given}
@@ -222,8 +224,20 @@ class Trainer(Generic[C]):
 
     def _nothing_given(self, tree: Settings, known: Collection[str]) -> str:
         stray, place = self.section.stray(tree, known), ".".join(self.section.path)
-        elsewhere = f"; {stray} is not where it looks{f', which is under {place}' if place else ''}" if stray else ""
-        return f"no setting of {self.name} is given: its defaults{elsewhere}"
+        text = f"no setting of {self.name} is given: its defaults"
+        if stray:
+            return f"{text}; {stray} is not where it looks{f', which is under {place}' if place else ''}"
+        if not tree:
+            return text
+        more = f" and {len(tree) - NAMED} more" if len(tree) > NAMED else ""
+        looked_for = f", where its settings would stand under {place}" if place else ""
+        return f"{text}; there are {', '.join(map(str, [*tree][:NAMED]))}{more}{looked_for}"
+
+    def _passed_over(self, name: str) -> str:
+        place = ".".join(self.section.path)
+        return (
+            f"{name}: not looked at; the settings of {self.name} stand {f'under {place}' if place else 'by themselves'}"
+        )
 
     def express(self, wanted: Correction) -> Expression | Unexpressible:
         """The settings that this trainer reads as the correction, or the nearest and what is different about it."""
@@ -250,6 +264,10 @@ class Trainer(Generic[C]):
     def quirk(self, name: str) -> Quirk:
         """The quirk of that name (KeyError: it has none)."""
         return {quirk.name: quirk for quirk in self.quirks}[name]
+
+
+NAMED = 3
+"""Keys of a file that holds nothing of ours, which the warning names"""
 
 
 def sorted_order(log_ratio: NDArray[np.float64]) -> OrderStatistics:

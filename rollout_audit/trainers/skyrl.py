@@ -31,10 +31,10 @@ from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers import skyrl_losses
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted, described, positions
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.off_policy import raw_weight
 from rollout_audit.trainers.reductions import fraction, largest, smallest, summarise, token_std
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:

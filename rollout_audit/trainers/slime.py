@@ -32,9 +32,9 @@ from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Absent, Figure, Metrics
 from rollout_audit.trainers import mis
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -184,14 +184,19 @@ def parse(raw: Mapping[str, object], trainer: str = "slime") -> SlimeConfig:
         mis=_mis(settings) if uses_mis else None,
         opsm_delta=settings.number("opsm_delta") if settings.flag("use_opsm") else None,
         bypass=bypass,
-        remarks=_remarks([key for key in of_mis if raw[key] != DEFAULTS[key]], function, alone=alone),
+        remarks=_of_mis_alone(of_mis, settings) if alone else _not_looked_at(of_mis, raw, function),
     )
 
 
-def _remarks(of_mis: Sequence[str], function: str, *, alone: bool) -> tuple[str, ...]:
-    if alone:
-        return (f"{', '.join(of_mis)}: of mis.py, which runs where {FUNCTION} names it; read as if it did",)
-    return (f"{', '.join(of_mis)}: of mis.py, not looked at by {function}",) if of_mis and function != MIS else ()
+def _of_mis_alone(keys: Sequence[str], settings: Settings) -> tuple[str, ...]:
+    """Where no flag stands beside the settings of mis.py."""
+    off = "" if settings.flag("use_tis") else ", but without use_tis: true it does nothing"
+    return (f"{', '.join(keys)}: of mis.py, which runs where {FUNCTION} names it; read as if it did{off}",)
+
+
+def _not_looked_at(keys: Sequence[str], raw: Mapping[str, object], function: str) -> tuple[str, ...]:
+    set_apart = [key for key in keys if raw[key] != DEFAULTS[key]]
+    return (f"{', '.join(set_apart)}: of mis.py, not looked at by {function}",) if set_apart and function != MIS else ()
 
 
 def _function(settings: Settings, trainer: str) -> str:

@@ -25,11 +25,11 @@ from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers import verl_losses
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, read_by
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 from rollout_audit.trainers.verl_renamed import ACTOR, CAP, POLICY_LOSS, capped
 from rollout_audit.trainers.verl_weights import (

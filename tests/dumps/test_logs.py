@@ -152,7 +152,7 @@ def test_a_character_that_is_cut_in_two_is_of_the_last_line_alone(tmp_path: Path
             "line 4: not JSON: Expecting ',' delimiter at column 11",
         ),
         ("l.jsonl", ROWS + "killed\n", "line 4: not JSON: Expecting value at column 1"),
-        ("l.jsonl", '{"step": 1, "a": 1, "a": 2}', "line 1: key 'a' stands there twice, with 1 and 2"),
+        ("l.jsonl", '{"step": 1, "a": 1, "a": 2}', "line 1: key 'a' stands there twice, as 1 and 2"),
         ("l.json", '[{"step": 1},\n {"step": 2', "line 2: Expecting ',' delimiter at column 12"),
         ("l.json", '[{"step": 1}, 2]', "row 1: a JSON int, not an object"),
         ("l.csv", "step,a,b\n1,2,3\n2,3\n3,4,5\n", "line 3: 2 cells under 3 columns"),

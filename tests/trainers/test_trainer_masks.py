@@ -101,7 +101,12 @@ def test_what_the_trainer_refuses_names_key_and_value(name: str, config: dict[st
         ),
         ("areal", {"use_decoupled_loss": True, "metric": "kl_k3", "upper": 0.1}, "without any bound"),
         ("roll", {"filters": [{}]}, "filters[0]: does nothing without enabled: true"),
-        ("roll", {"filters": [{"enabled": True, "diff_enabled": True}]}, "ratio_enabled is true by default"),
+        (
+            "roll",
+            {"filters": [{"enabled": True, "diff_enabled": True}], "force_disable_old_logprobs_recompute": True},
+            "ratio_enabled is true by default",
+        ),
+        ("roll", {"filters": [{"enabled": True}]}, "ROLL sets it to true where a step takes several backward steps"),
         ("roll", {"is_weight": {"upper_bound": 2.0}}, "is_weight: does nothing without enabled: true"),
         (
             "ms-swift",

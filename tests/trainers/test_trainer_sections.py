@@ -277,10 +277,10 @@ def test_a_source_without_a_setting_of_ours_is_said(name: str) -> None:
             {
                 "algorithm": {
                     "rollout_correction": {"rollout_is": "token"},
-                    "rollout_rs_settings": {"option": "token_k1"},
+                    "rollout_rs_cfg": {"option": "token_k1"},
                 }
             },
-            "algorithm.rollout_rs_settings: not looked at; the settings of verl stand under algorithm.rollout_correction",
+            "algorithm.rollout_rs_cfg: not looked at; the settings of verl stand under algorithm.rollout_correction",
         ),
     ],
 )

@@ -185,7 +185,9 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     "ppo_actor/update/behave_approx_kl/avg": Counterpart("overall.kl_k1", "k1_is_log_ratio"),
     "ppo_actor/update/behave_imp_weight/avg": Counterpart("bounded.weight_mean", "vanishing_keys"),
-    "ppo_actor/update/rs_filtered_fraction": Counterpart("kept.masked_fraction", "filtered_means_changed"),
+    "ppo_actor/update/rs_filtered_fraction": Counterpart(
+        "kept.masked_fraction", "filtered_means_changed", when=lambda correction: not correction.batch_rules
+    ),
 }
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "read_by",
     "replaced_by",
     "sorted_order",
+    "weighs",
 ]
 
 Columns: TypeAlias = Mapping[str, NDArray[np.float64]]
@@ -69,12 +70,18 @@ def always(correction: Correction) -> bool:  # noqa: ARG001 - one signature for 
     return True
 
 
+def weighs(correction: Correction) -> bool:
+    """Whether weights multiply the loss: native weights are 1 otherwise, whatever the trainer logs."""
+    return correction.applied_weight.level != "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Counterpart:
     """The native figure that a trainer's own stands beside, and the quirk that makes it another number."""
 
     native: str
-    """`overall.METRIC`, or `STAGE.METRIC` of the correction; raw, bounded, normalised and kept are stages"""
+    """`overall.METRIC`, `STAGE.METRIC` of the correction (raw, bounded, normalised and kept are stages), or
+    `removed.RULE`: the share of the valid tokens that its last rule of that name removes by itself"""
     quirk: str
     """name in `quirks`"""
     of: Literal["value", "complement"] = "value"
@@ -84,6 +91,14 @@ class Counterpart:
     empty_row: float | None = None
     """what a row without a valid token counts as in the trainer's mean over rows; where leaving such rows out gives the
     native figure, the quirk is `empty_rows`"""
+
+    rejecting: str = ""
+    """the quirk in the place of `quirk` where tokens were rejected"""
+
+    @property
+    def label(self) -> str:
+        """What stands beside the trainer's figure."""
+        return self.native if self.of == "value" else f"1 − {self.native}"
 
 
 @dataclass(frozen=True, slots=True)

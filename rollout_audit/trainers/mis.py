@@ -103,7 +103,8 @@ QUIRKS = (
     ),
     Quirk(
         "after_rs_is_not",
-        "mis_is_ratio_mean_after_tis_rs is not reduced by rejection: it equals mis_tis_weight_after_bound.",
+        "mis_is_ratio_mean_after_tis_rs is before batch normalisation and not reduced by rejection: it equals "
+        "mis_tis_weight_after_bound.",
         "reference/trainers.md 2B",
     ),
     Quirk(

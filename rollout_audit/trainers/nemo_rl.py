@@ -143,7 +143,7 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     "token_mult_prob_error": Counterpart("overall.mult_prob_error", "kept_samples_only"),
     "gen_kl_error": Counterpart("overall.kl_k3", "kept_samples_only"),
-    "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl"),
+    "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl", rejecting="kept_samples_only"),
     "sampling_importance_ratio": Counterpart(
         "bounded.weight_mean", "not_a_mean", when=lambda c: c.weight.level is Level.SEQUENCE
     ),

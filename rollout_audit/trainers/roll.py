@@ -143,13 +143,14 @@ OPTIONS: Options = (
         ({}, {"filters": _filters}, {"filters": _filters, RECOMPUTE: True}),
     ),
 )
+STATISTICS = {"ratio": Statistic.RATIO, "diff": Statistic.PROB_DIFF}
 COUNTERPARTS = {
     **{
-        f"actor/train_infer_{level}_{kind}_mask_mean@sum": Counterpart(
-            "kept.masked_fraction", "padding_passes", "complement", lambda correction: len(correction.rules) == 1
+        f"actor/train_infer_{name}_{kind}_mask_mean@sum": Counterpart(
+            f"removed.{AGGREGATIONS[level]}_{statistic}", "padding_passes", "complement"
         )
-        for level in LEVELS
-        for kind in ("ratio", "diff")
+        for name, level in LEVELS.items()
+        for kind, statistic in STATISTICS.items()
     },
     "actor/is_weight_clipfrac@sum": Counterpart("bounded.capped_fraction", "padding_passes"),
 }
@@ -166,10 +167,9 @@ class Filter:
     @property
     def rules(self) -> Iterator[tuple[str, Rule]]:
         """(name in the metrics, rule)."""
-        bounds = {"ratio": (Statistic.RATIO, self.ratio), "diff": (Statistic.PROB_DIFF, self.difference)}
-        for name, (statistic, band) in bounds.items():
+        for name, band in (("ratio", self.ratio), ("diff", self.difference)):
             if band is not None:
-                rule = Rule(statistic, AGGREGATIONS[self.level], *band, clamp=None)
+                rule = Rule(STATISTICS[name], AGGREGATIONS[self.level], *band, clamp=None)
                 yield f"{self.level.value}_{name}", rule
 
 

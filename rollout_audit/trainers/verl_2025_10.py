@@ -24,7 +24,7 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers import verl_losses
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, read_by
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, read_by, weighs
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
@@ -124,10 +124,14 @@ COUNTERPARTS = {
             "k3_kl": "kl_k3",
         }.items()
     },
-    "mismatch/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights"),
-    "mismatch/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped"),
+    "mismatch/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights", when=weighs),
+    "mismatch/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped", when=weighs),
     "mismatch/rollout_is_masked_fraction": Counterpart("kept.masked_fraction", "veto_apart"),
-    "mismatch/rollout_is_ratio_fraction_low": Counterpart("bounded.below_lower_fraction", "reciprocal_lower_bound"),
+    "mismatch/rollout_is_ratio_fraction_low": Counterpart(
+        "bounded.below_lower_fraction",
+        "reciprocal_lower_bound",
+        when=lambda correction: correction.weight.bound is Bound.TRUNCATE,
+    ),
 }
 
 

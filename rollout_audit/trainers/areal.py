@@ -269,6 +269,8 @@ def _bounds(settings: Settings, statistic: Statistic) -> tuple[float | None, flo
         raise ConfigError("upper", settings.values["upper"], "AReaL wants a bound above 1 for a ratio")
     if statistic is Statistic.RATIO and lower is not None and lower < 0:
         raise ConfigError("lower", settings.values["lower"], "a bound on a ratio must not be negative")
+    if statistic in (Statistic.K2, Statistic.K3_REVERSE) and not upper > 0:
+        raise ConfigError("upper", settings.values["upper"], f"{settings.values['metric']} is never below 0")
     if lower is not None and lower > upper:
         raise ConfigError("lower", settings.values["lower"], f"above upper = {upper:.12g}")
     return (None if statistic is Statistic.RATIO and lower == 0 else lower), upper

@@ -206,9 +206,11 @@ class Trainer(Generic[C]):
         settings, notes = self._read(source)
         for old in self.renamed:
             if old.applies(settings):
-                rest = {key: value for key, value in settings.items() if key != old.key}
-                notes.append(f"{old.key} = {settings[old.key]!r}: {old.now}")
-                settings = {**rest, **old.translate(settings[old.key], rest)}
+                value, rest = settings[old.key], {key: value for key, value in settings.items() if key != old.key}
+                today = old.translate(value, rest)
+                if value is not None or today:  # null was off, and is
+                    notes.append(f"{old.key} = {value!r}: {old.now}")
+                settings = {**rest, **today}
         return settings, tuple(notes)
 
     def _read(self, source: ConfigSource) -> tuple[Settings, list[str]]:

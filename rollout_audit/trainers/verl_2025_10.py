@@ -183,12 +183,15 @@ def correction(config: LegacyConfig) -> Correction:
         return Correction()
     truncate = config.bound is Bound.TRUNCATE
     weight = Weight(config.level, *((Bound.TRUNCATE, None, config.upper) if truncate else ()))
-    rule = Rule(Statistic.RATIO, AGGREGATIONS[config.level], config.lower, config.upper, clamp=None)
     return Correction(
         weight=verl_losses.pooled(weight, config.loss_mode) if config.applied else Weight(),
-        rules=() if truncate else (rule,),
+        rules=() if truncate else _band(config),
         veto=config.veto,
     )
+
+
+def _band(config: LegacyConfig) -> tuple[Rule, ...]:
+    return (Rule(Statistic.RATIO, AGGREGATIONS[config.level], config.lower, config.upper, clamp=None),)
 
 
 def warnings(config: LegacyConfig) -> tuple[str, ...]:

@@ -359,3 +359,18 @@ def test_a_neighbour_that_is_spelled_alike_is_no_misspelling(name: str, config: 
 )
 def test_a_bound_on_one_side_is_said_as_one(name: str, config: dict[str, object], text: str) -> None:
     assert config_text(name, config).split("reads: ")[1].split(" (")[0] == text
+
+
+def test_a_cap_below_1_of_october_is_a_warning_alone() -> None:
+    """Whose reciprocal is above it: no band is made of the two in truncate mode."""
+    source = {"rollout_is": True, "rollout_is_threshold": 1e-4}
+    assert config_warnings("verl-2025-10", source) == (
+        "rollout_is_threshold = 0.0001: a cap below 1 shrinks weights where the policies agree",
+    )
+    with pytest.raises(ConfigError, match="rollout_is_threshold = 0.0001: a lone bound below 1 is the empty band"):
+        get_trainer("verl-2025-10").configure({**source, "rollout_is_mode": "mask"})
+
+
+@pytest.mark.parametrize("key", ["rollout_token_veto_threshold", "rollout_rs_threshold_lower", "use_policy_gradient"])
+def test_an_old_key_that_is_null_was_off_and_is_not_spoken_of(key: str) -> None:
+    assert get_trainer("verl").settings({"rollout_is": "token", key: None}) == ({"rollout_is": "token"}, ())

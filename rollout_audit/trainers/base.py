@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.configfile import ConfigSource, load_config, read_named
-from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
+from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express, expressed
 from rollout_audit.trainers.section import Section
 
 if TYPE_CHECKING:
@@ -259,6 +259,10 @@ class Trainer(Generic[C]):
     def express(self, wanted: Correction) -> Expression | Unexpressible:
         """The settings that this trainer reads as the correction, or the nearest and what is different about it."""
         return express(self.options, lambda settings: self.correction(self.configure(settings)), wanted)
+
+    def expressed(self, wanted: Correction) -> Expression | None:
+        """The same where only the correction itself will do (None: it has no settings for it)."""
+        return expressed(self.options, lambda settings: self.correction(self.configure(settings)), wanted)
 
     def syntax_of(self, settings: Settings) -> Syntax:
         """How these settings are pasted."""

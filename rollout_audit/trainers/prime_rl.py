@@ -124,6 +124,9 @@ OPTIONS: Options = (
             },
             {"type": "ipo", "ipo_threshold": rule_bound(*DIFFERENCE)},
             {"type": "default", "dppo_mask_low": 1.0, "dppo_mask_high": 1.0},
+            # its own defaults: what comes nearest to a band of ratios
+            {"type": "default", "dppo_mask_low": 0.2, "dppo_mask_high": 0.2},
+            {"type": "ipo", "ipo_threshold": 0.1},
         ),
     ),
 )

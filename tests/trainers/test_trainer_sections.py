@@ -367,7 +367,7 @@ def test_a_cap_below_1_of_october_is_a_warning_alone() -> None:
     assert config_warnings("verl-2025-10", source) == (
         "rollout_is_threshold = 0.0001: a cap below 1 shrinks weights where the policies agree",
     )
-    with pytest.raises(ConfigError, match="rollout_is_threshold = 0.0001: a lone bound below 1 is the empty band"):
+    with pytest.raises(ConfigError, match=r"rollout_is_threshold = 0\.0001: a lone bound below 1 is the empty band"):
         get_trainer("verl-2025-10").configure({**source, "rollout_is_mode": "mask"})
 
 

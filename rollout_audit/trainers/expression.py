@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import product
+from itertools import chain, product
 from typing import TypeAlias
 
 from rollout_audit.corrections.describe import describe
@@ -116,12 +116,9 @@ def expressed(options: Options, read: Read, wanted: Correction) -> Expression | 
             return Expression(settings, correction)
     others = (one for form in _other_forms(wanted) for one in _readable(options, read, form))
     target = essence(wanted)
-    for part in (found, others):
-        same = [one for one in part if not departures(target, essence(one[1]))]
-        if same:
-            settings, correction = next((one for one in same if not [*_fine_print(wanted, one[1])]), same[0])
-            return Expression(settings, correction, tuple(_fine_print(wanted, correction)))
-    return None
+    same = (one for one in chain(found, others) if not departures(target, essence(one[1])))
+    first = next(same, None)
+    return None if first is None else Expression(*first, tuple(_fine_print(wanted, first[1])))
 
 
 def _other_forms(wanted: Correction) -> Iterator[Correction]:

@@ -33,6 +33,7 @@ from rollout_audit.statistics.metrics import Absent, Figure, Metrics
 from rollout_audit.trainers import mis
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.mis import FUNCTION
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -54,6 +55,7 @@ __all__ = [
     "SECTION",
     "TRAINER",
     "SlimeConfig",
+    "as_if_named",
     "correction",
     "figures",
     "flags",
@@ -62,7 +64,6 @@ __all__ = [
     "warnings",
 ]
 
-FUNCTION = "custom_tis_function_path"
 DEFAULTS: dict[str, object] = {
     "use_tis": False,
     "tis_clip": 2.0,
@@ -88,7 +89,7 @@ RENAMED = (
         lambda _value, _settings: {},
     ),
 )
-VANILLA, ICEPOP, MIS = "vanilla_tis_function", "icepop_function", "compute_mis_weights_with_cp"
+VANILLA, ICEPOP, MIS = "vanilla_tis_function", "icepop_function", mis.COMPUTE
 FUNCTIONS = {VANILLA: VANILLA, ICEPOP: ICEPOP, MIS: MIS, "compute_mis_weights_fsdp": MIS}
 BOUNDS = {VANILLA: Bound.CLIP, ICEPOP: Bound.MASK}
 ONE_POLICY = Absent(
@@ -146,7 +147,7 @@ def flags(icepop: str) -> Options:
 OPTIONS: Options = (
     (({},),),
     *flags(f"slime.backends.megatron_utils.loss.{ICEPOP}"),
-    *((({FUNCTION: f"examples.train_infer_mismatch_helper.mis.{MIS}"},), *axes) for axes in mis.OPTIONS[1:]),
+    *mis.options("examples.train_infer_mismatch_helper"),
 )
 COUNTERPARTS = {
     **mis.COUNTERPARTS,
@@ -191,9 +192,13 @@ def parse(raw: Mapping[str, object], trainer: str = "slime") -> SlimeConfig:
 
 
 def _of_mis_alone(keys: Sequence[str], settings: Settings) -> tuple[str, ...]:
-    """Where no flag stands beside the settings of mis.py."""
     off = "" if settings.flag("use_tis") else ", but without use_tis: true it does nothing"
-    return (f"{', '.join(keys)}: of mis.py, which runs where {FUNCTION} names it; read as if it did{off}",)
+    return (f"{as_if_named(keys)}{off}",)
+
+
+def as_if_named(keys: Sequence[str]) -> str:
+    """Where no flag stands beside the settings of mis.py."""
+    return f"{', '.join(keys)}: of mis.py, which runs where {FUNCTION} names it; read as if it did"
 
 
 def _not_looked_at(keys: Sequence[str], raw: Mapping[str, object], function: str) -> tuple[str, ...]:

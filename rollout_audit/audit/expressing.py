@@ -24,7 +24,7 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.base import Trainer
-from rollout_audit.trainers.expression import Expression, Unexpressible
+from rollout_audit.trainers.expression import Expression
 
 __all__ = ["expressed"]
 
@@ -41,8 +41,8 @@ def expressed(candidate: Candidate, mode: Mode, trainer: Trainer[Any]) -> Candid
     if correction is None:
         return None
     for wanted in _with_any_denominator(correction):
-        found = trainer.express(wanted)
-        if isinstance(found, Unexpressible):
+        found = trainer.expressed(wanted)
+        if found is None:
             continue
         other = () if wanted is correction else (f"the loss divides by {wanted.denominator.value} tokens",)
         return candidate.model_copy(update=_settings(trainer, found, other))

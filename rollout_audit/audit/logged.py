@@ -94,7 +94,7 @@ def compare(
         relative_tolerance=tolerance.relative,
         absolute_tolerance=tolerance.absolute,
         status=_status(found),
-        sentence=_sentence(ranked, suggestion),
+        sentence=_sentence(ranked, suggestion, log),
         compared=sum(len(one.steps) for one in found),
         departing=sum(one.departing for one in found),
         first_step=ranked[0].first_step if ranked else None,
@@ -110,23 +110,23 @@ def compare(
 
 def matched_keys(names: Sequence[str], log: Log) -> dict[str, tuple[str, How]]:
     """metric → its key in the log and how that was found: by its very name, else up to known prefixes of either, else
-    as the end of one key alone, whatever stands before. W&B writes nested dicts with `.` for `/`.
+    as the end of one key alone, whatever stands before. W&B writes nested dicts with `.` for `/`, files spell it `_`.
 
     A key goes to one metric, and to a metric of several keys the one with the fewest prefixes. A name that two metrics
     share without their prefixes goes to neither.
     """
     found: dict[str, tuple[str, How]] = {name: (name, "exact") for name in names if name in log.series}
     shared = Counter(_stripped(name)[-1] for name in names)
+    spellings = {name: _stripped(name) if shared[_stripped(name)[-1]] == 1 else [name] for name in names}
     ways: tuple[tuple[How, Mapping[str, str]], ...] = (
         ("prefix", _by_stripped(log.series.keys() - log.of_file_names, log)),
         ("prefix", _by_end(log.series.keys() - log.of_file_names)),
-        ("file name", {_spelt(key): key for key in log.of_file_names}),
+        ("file name", _by_file_name(log.of_file_names, {_spelt(one) for own in spellings.values() for one in own})),
     )
     for how, keys in ways:
         for name in names:
-            mine = _stripped(name) if shared[_stripped(name)[-1]] == 1 else [name]
             taken = {key for key, _ in found.values()}
-            options = (keys.get(one if how == "prefix" else _spelt(one)) for one in mine)
+            options = (keys.get(one if how == "prefix" else _spelt(one)) for one in spellings[name])
             key = next((key for key in options if key is not None and key not in taken), None)
             if name not in found and key is not None:
                 found[name] = (key, how)
@@ -148,6 +148,19 @@ def _by_end(keys: Iterable[str]) -> dict[str, str]:
     ends = [(end, key) for key in own for end in _ends(slashed(key))]
     often = Counter(end for end, _ in ends)
     return {end: key for end, key in ends if often[end] == 1}
+
+
+def _by_file_name(keys: Iterable[str], known: Collection[str]) -> dict[str, str]:
+    """The longest known name that a file's name ends with → the file's name; of two files that with less before it."""
+    ways = []
+    for key in sorted(keys):
+        parts = _spelt(key).split("_")
+        tails = ((i, "_".join(parts[i:])) for i in range(len(parts)))
+        ways += [(i, tail, key) for i, tail in tails if tail in known and not (i and parts[0] in HELD_OUT)][:1]
+    found: dict[str, str] = {}
+    for _, tail, key in sorted(ways):
+        found.setdefault(tail, key)
+    return found
 
 
 def _ends(key: str) -> list[str]:
@@ -257,10 +270,11 @@ def _status(found: Iterable[LoggedMetric]) -> Literal["agrees", "departs", "noth
     return "departs" if any(one.departing for one in found) else "agrees"
 
 
-def _sentence(ranked: Sequence[LoggedMetric], suggestion: int | None) -> str:
+def _sentence(ranked: Sequence[LoggedMetric], suggestion: int | None, log: Log) -> str:
     compared = [one for one in ranked if one.steps]
     if not ranked:
-        return "Nothing of the log was compared: no key is a metric of this trainer under this configuration."
+        text = "Nothing of the log was compared: no key is a metric of this trainer under this configuration"
+        return f"{text}{_of(log)}."
     if not compared:
         text = "Nothing of the log was compared: no metric has a value at the same step in log and dump."
         return f"{text}{_hint(suggestion)}"
@@ -276,6 +290,18 @@ def _sentence(ranked: Sequence[LoggedMetric], suggestion: int | None) -> str:
         f"{sum(one.departing > 0 for one in ranked)} of {len(compared)} metrics)."
     )
     return f"{text}{_hint(suggestion)}"
+
+
+def _of(log: Log) -> str:
+    """The keys that there are, or a file's name where it was all that could tell the metric."""
+    keys = sorted(log.series)
+    more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+    named = "the file's name has to end with that of a metric" if log.of_file_names else "it has"
+    return f"; {named}: {', '.join(keys[:NAMED])}{more}"
+
+
+NAMED = 3
+"""Keys of a log that fits nothing, which the sentence names"""
 
 
 def _hint(offset: int | None) -> str:

@@ -47,12 +47,21 @@ class Evidence:
     """what each rule does by itself; None where the tokens were not asked"""
 
     def figure(self, name: str) -> Number:
-        """`overall.METRIC` of the pair that the correction compares, or `STAGE.METRIC` of the correction."""
+        """What `Counterpart.native` names, `overall` being the pair that the correction compares."""
         where, _, metric = name.partition(".")
+        if where == "removed":
+            return self.removed_by(metric)
         if where == "overall":
             return self.pair("total" if self.own.training_column == "log_probs" else "engine").get(metric)
         stage: Mapping[str, Number] = getattr(self.own.stages, where)
         return stage.get(metric)
+
+    def removed_by(self, name: str) -> Number:
+        """Share of the valid tokens that a rule removes by itself; of two with that name the later's."""
+        tokens = self.report.counts.valid_tokens
+        rules = zip(self.correction.all_rules, self.work or (), strict=False)
+        removed = [one.removed for rule, one in rules if rule.name == name]
+        return removed[-1] / tokens if removed and tokens else None
 
     def pair(self, name: str) -> Mapping[str, Number]:
         """Native metrics of two policies; empty where they are not recorded."""
@@ -148,7 +157,7 @@ def beside(evidence: Evidence) -> list[CounterpartReport]:
             CounterpartReport(
                 metric=name,
                 value=value,
-                native=counterpart.native,
+                native=counterpart.label,
                 native_value=native,
                 departs=_departs(value, native),
                 quirk=_cause(evidence, counterpart, value, native),
@@ -158,13 +167,15 @@ def beside(evidence: Evidence) -> list[CounterpartReport]:
 
 
 def _cause(evidence: Evidence, counterpart: Counterpart, value: float, native: float) -> str:
-    """The counterpart's quirk, or that of empty rows where the mean over the others is the native figure."""
+    """The counterpart's quirk for what is rejected or not, or that of empty rows where the mean over the others is the
+    native figure."""
     counts, filler = evidence.report.counts, counterpart.empty_row
-    empty = counts.sequences - counts.scored_sequences
+    rejecting = counterpart.rejecting if evidence.figure("kept.masked_fraction") else ""
+    quirk, empty = rejecting or counterpart.quirk, counts.sequences - counts.scored_sequences
     if filler is None or not empty or not counts.scored_sequences:
-        return counterpart.quirk
+        return quirk
     without = (value * counts.sequences - filler * empty) / counts.scored_sequences
-    return counterpart.quirk if _departs(without, native) else "empty_rows"
+    return quirk if _departs(without, native) else "empty_rows"
 
 
 def _native(evidence: Evidence, counterpart: Counterpart) -> Number:
@@ -203,7 +214,7 @@ def _checked(evidence: Evidence) -> Iterator[tuple[str, Check, str]]:
 
 def _finding(trainer: Trainer[Any], name: str, severity: Literal["warning", "info"], text: str) -> FindingReport:
     quirk = next((quirk for quirk in trainer.quirks if quirk.name == name), None)
-    message = f"{trainer.name}: {text}{'' if quirk is None else _why(quirk)}"
+    message = f"{trainer.name}, whole dump as one batch: {text}{'' if quirk is None else _why(quirk)}"
     return FindingReport(kind=f"quirk:{name}", severity=severity, message=message)
 
 
@@ -214,13 +225,19 @@ def _why(quirk: Quirk) -> str:
 
 
 def _lopsided_k1(evidence: Evidence) -> str | None:
-    texts = [_swapped(rule) for rule in evidence.correction.rules if _is_lopsided(rule)]
-    return f"{'; '.join(texts)}: {_leaving(evidence)}" if texts else None
+    lopsided = [rule for rule in evidence.correction.rules if _is_lopsided(rule)]
+    return _each_leaving(evidence, {rule.name: _swapped(rule) for rule in lopsided}) if lopsided else None
 
 
-def _leaving(evidence: Evidence) -> str:
-    masked, rules = evidence.figure("kept.masked_fraction") or 0.0, len(evidence.correction.all_rules)
-    return f"{masked:.2%} of the tokens leave" + (f", by all {rules} rules together" if rules > 1 else "")
+def _each_leaving(evidence: Evidence, texts: Mapping[str, str]) -> str:
+    """What is said of each rule, by its name, with the share of the tokens that it removes by itself."""
+    alone = len(evidence.correction.all_rules) == 1
+    masked = evidence.figure("kept.masked_fraction") or 0.0
+    shares = {name: masked if alone else evidence.removed_by(name) for name in texts}
+    if None in shares.values():
+        return f"{'; '.join(texts.values())}: {masked:.2%} of the tokens leave, by all rules together"
+    by_itself = "" if alone else " by this rule alone"
+    return "; ".join(f"{text}: {shares[name]:.2%} of the tokens leave{by_itself}" for name, text in texts.items())
 
 
 def _is_lopsided(rule: Rule) -> bool:
@@ -241,7 +258,8 @@ def _shared_threshold(evidence: Evidence) -> str | None:
     for rule, bound in ratios:
         same = [other.name for other in others if math.isclose(other.upper or 0.0, bound, rel_tol=1e-9)]
         if same:
-            return f"{rule.name} and {', '.join(same)} share {bound:g}; {_leaving(evidence)}"
+            leaving = _each_leaving(evidence, {name: name for name in (rule.name, *same)})
+            return f"{rule.name} and {', '.join(same)} share {bound:g}; {leaving}"
     return None
 
 

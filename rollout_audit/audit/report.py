@@ -369,7 +369,10 @@ class CounterpartReport(Strict):
 
     metric: str = Field(description="the trainer's name")
     value: float
-    native: str = Field(description="'overall' or the stage of the correction, then the native metric")
+    native: str = Field(
+        description="'overall' or the stage of the correction, then the native metric; 'removed.RULE': the share of "
+        "tokens that a rule removes by itself; after '1 − ' what is left of it"
+    )
     native_value: float
     departs: bool = Field(description="whether they differ by more than 5 %")
     quirk: str = Field(description="why they would: where they do, a finding 'quirk:NAME' has the sentence")

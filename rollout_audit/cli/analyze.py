@@ -60,6 +60,9 @@ Examples:
   rollout-audit analyze run/dumps --trainer verl --config run/config.yaml
   rollout-audit analyze run/dumps --preset decoupled_seq_is_rs --format markdown
   rollout-audit analyze run/dumps --trainer verl --config run.yaml --log wandb_history.csv
+
+\b
+Exit codes: 0 done; 1 a gate of --fail-on holds; 2 could not tell, also where no metric of --log could be compared
 """
 
 Reference = Annotated[
@@ -216,7 +219,10 @@ def analyze(
     say_config(trainer, config, quiet=quiet)
     document = report_document(report, [_gate_line(result) for result in results])
     write_and_show(report, document, out, output, plots=not no_plots, quiet=quiet)
-    raise typer.Exit(_exit_code(results))
+    told = _exit_code(results)
+    if not told and report.log is not None and report.log.status == "nothing compared":
+        raise UsageError(f"--log {' '.join(logs)}: {report.log.sentence}")  # the report is written all the same
+    raise typer.Exit(told)
 
 
 def _check_names(

@@ -30,7 +30,7 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 
-__all__ = ["AGGREGATION_OF_LEVEL", "PARTS", "Band", "Essence", "departures", "essence", "remoteness", "rule_bands"]
+__all__ = ["AGGREGATION_OF_LEVEL", "PARTS", "Band", "Essence", "bounds_apart", "departures", "essence", "rule_bands"]
 
 AGGREGATION_OF_LEVEL = {
     Level.TOKEN: Aggregation.TOKEN,
@@ -43,8 +43,6 @@ CLOSE = 1e-9
 """Relative difference of thresholds that rounding may leave between a ratio and its logarithm"""
 FAR = 50.0
 """What a bound counts, in logs, that one side has and the other has not"""
-OTHERWISE = FAR / 2
-"""What another way of bounding counts"""
 
 
 class Band(NamedTuple):
@@ -118,21 +116,9 @@ def departures(wanted: Essence, got: Essence) -> tuple[str, ...]:
     return tuple(words for part, words in parts.items() if not _alike(getattr(wanted, part), getattr(got, part)))
 
 
-def remoteness(wanted: Essence, got: Essence) -> tuple[float, ...]:
-    """How far apart, in the order of importance: smaller tuples are nearer.
-
-    First the level of the weight, then which policies are compared; then, added up, how the weight is bounded, where,
-    and what is rejected; then the rest.
-    """
-    return (
-        float(wanted.level is not got.level),
-        float(wanted.mode != got.mode),
-        OTHERWISE * (wanted.bound is not got.bound)
-        + _apart(wanted.limits, got.limits)
-        + _rules_apart(wanted.rules, got.rules),
-        float(not _alike(wanted.details, got.details)),
-        float(wanted.denominator is not got.denominator),
-    )
+def bounds_apart(wanted: Essence, got: Essence) -> float:
+    """Sum of the distances of all bounds, in logs where they are of ratios."""
+    return _apart(wanted.limits, got.limits) + _rules_apart(wanted.rules, got.rules)
 
 
 def rule_bands(rule: Rule) -> tuple[Band, ...]:

@@ -36,6 +36,7 @@ OPEN_INSTRUCT = "open-instruct 2026-08"
 
 NEMO_SECTION, OPENRLHF_SECTION = ("loss_fn",), ("algo", "advantage")
 MIS_FUNCTION = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
+MILES_MIS_FUNCTION = "examples.infra_features.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 ICEPOP_FUNCTION = "slime.backends.megatron_utils.loss.icepop_function"
 MIS_YAML: Mapping[str, object] = {
     "use_tis": True,
@@ -128,10 +129,11 @@ OTHERS: tuple[Preset, ...] = (
     Preset("miles_mis_default", Correction(Weight(Level.TOKEN, Bound.TRUNCATE, upper=2.0),
                                            denominator=Denominator.ORIGINAL), MILES,
            "Token weights capped at 2: mis.py where its file gives use_tis alone.", TOKEN_CAP,
-           {"use_tis": True, "tis_level": "token"}),
+           {"custom_tis_function_path": MILES_MIS_FUNCTION, "use_tis": True, "tis_level": "token",
+            "tis_batch_normalize": False, "use_rs": False}),
     Preset("miles_mis", MIS, MILES_DOCS,
            "Capped token weights of mean 1, tokens outside [0.5, 2] rejected, catastrophic responses vetoed.",
-           TOKEN_CAP, MIS_YAML),
+           TOKEN_CAP, {"custom_tis_function_path": MILES_MIS_FUNCTION, **MIS_YAML}),
     Preset("trl_default", TRL_DEFAULT, TRL,
            "Product weights of whole responses, zeroed above 3; no floor, so long responses fade.", None,
            _trl("sequence_mask")),

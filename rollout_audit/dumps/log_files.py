@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_audit.dumps.event_files import is_event_file, read_events
-from rollout_audit.dumps.text import as_utf8, decoded
+from rollout_audit.dumps.text import as_utf8, decoded, twice
 from rollout_audit.errors import UnreadableFileError
 
 __all__ = ["SUFFIXES", "LogFile", "Record", "is_log_file", "number", "read_log_file"]
@@ -92,7 +93,12 @@ def _rows_of_lines(data: bytes, name: str) -> LogFile:
 class _NotJSON(ValueError):
     def __init__(self, error: json.JSONDecodeError) -> None:
         super().__init__(f"not JSON: {error.msg} at column {error.colno}")
-        self.at_end = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
+        self.at_end = _is_at_the_end(error)
+
+
+def _is_at_the_end(error: json.JSONDecodeError) -> bool:
+    """Whether what there is of the text is right, and more was to come."""
+    return error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
 
 
 def _parsed(line: bytes) -> Any:
@@ -107,7 +113,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in pairs:
         if key in tree and repr(tree[key]) != repr(value):
-            raise ValueError(f"key {key!r} stands there twice, with {tree[key]!r} and {value!r}")
+            raise ValueError(twice(key, f"as {tree[key]!r} and {value!r}"))
         tree[key] = value
     return tree
 
@@ -143,12 +149,32 @@ def _read_json(path: Path) -> LogFile:
     except json.JSONDecodeError as error:
         if _begins_with_a_row(data):
             return _rows_of_lines(data, path.name)
+        if _is_at_the_end(error) and (rows := _whole_rows(decoded(data))):
+            return LogFile(rows, (f"{path.name}, line {error.lineno:,}: {CUT}",))
         raise ValueError(f"line {error.lineno:,}: {error.msg} at column {error.colno}") from None
     if isinstance(tree, dict):
         tree = tree.get("log_history", [tree])
     if not isinstance(tree, list):
         raise ValueError(f"a JSON {type(tree).__name__}, not a list of rows")
     return LogFile([_numbered(i, value) for i, value in enumerate(tree)])
+
+
+LIST = re.compile(r'\s*(?:\[|\{.*?"log_history"\s*:\s*\[)\s*', re.DOTALL)
+SEPARATORS = re.compile(r"\s*,\s*")
+
+
+def _whole_rows(text: str) -> list[Record]:
+    """The rows of a list, or of `log_history`, up to the one in which the text breaks off."""
+    decoder, rows = json.JSONDecoder(object_pairs_hook=_unique), list[Record]()
+    place = LIST.match(text)
+    while place is not None:
+        try:
+            value, end = decoder.raw_decode(text, place.end())
+        except json.JSONDecodeError:
+            break
+        rows.append(_numbered(len(rows), value))
+        place = SEPARATORS.match(text, end)
+    return rows
 
 
 def _begins_with_a_row(data: bytes) -> bool:

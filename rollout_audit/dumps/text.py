@@ -7,7 +7,7 @@ import re
 import tomllib
 from typing import Any
 
-__all__ = ["as_utf8", "decoded", "parsed_toml", "twice"]
+__all__ = ["as_utf8", "decoded", "in_lines", "parsed_toml", "twice"]
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -61,10 +61,14 @@ def parsed_toml(text: str) -> dict[str, Any]:
 def _repeated(lines: list[str], line: int) -> str:
     keys = [one.partition("=")[0].strip() for one in lines[:line]]
     before = [i for i, key in enumerate(keys[:-1], 1) if key == keys[-1]]
-    return twice(keys[-1], before[-1] if before else None, line)
+    return twice(keys[-1], in_lines(before[-1] if before else None, line))
 
 
-def twice(key: str, first: int | None, line: int) -> str:
-    """That a key stands in two lines; `first` where it is known."""
-    where = f"line {line}" if first in (None, line) else f"lines {first} and {line}"
-    return f"key {key!r} stands there twice, {where}; keep one"
+def twice(key: str, how: str, *, what: str = "key") -> str:
+    """The one wording for what stands somewhere more than once; `how`: in which lines, or with which values."""
+    return f"{what} {key!r} stands there twice, {how}; keep one"
+
+
+def in_lines(first: int | None, line: int) -> str:
+    """`first` where it is known."""
+    return f"line {line}" if first in (None, line) else f"lines {first} and {line}"

@@ -10,7 +10,7 @@ from rollout_audit.reports.catalogue import CATALOGUE, MetricEntry, limits_text
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Table
 
 if TYPE_CHECKING:
-    from rollout_audit.trainers.base import Trainer
+    from rollout_audit.trainers.base import Counterpart, Trainer
     from rollout_audit.trainers.logged import LoggedName
 
 __all__ = ["catalogue_document", "explanation_document", "logged_document"]
@@ -45,22 +45,30 @@ def _logged_record(one: LoggedName, full: str, trainer: Trainer[Any]) -> dict[st
     # slime and miles log under train/, which their counterparts leave off
     beside = trainer.counterparts.get(full) or trainer.counterparts.get(full.removeprefix("train/"))
     quirk = None if beside is None else trainer.quirk(beside.quirk)
-    native = None if beside is None else beside.native.rpartition(".")[2]
     return {
         "name": full,
         "trainer": trainer.name,
         "version": trainer.version,
         "reduction": one.reduction,
-        "native": native if beside is None or beside.of == "value" else f"1 − {native}",
+        "native": None if beside is None else _native(beside),
         "quirk": None if quirk is None else quirk.name,
         "quirk_sentence": None if quirk is None else quirk.sentence,
     }
 
 
+def _native(beside: Counterpart) -> str:
+    """The metric without its stage; of a rule what it removes."""
+    where, _, name = beside.native.partition(".")
+    text = f"share of tokens that {name} removes" if where == "removed" else name
+    return text if beside.of == "value" else f"1 − {text}"
+
+
 def _logged_table(one: Mapping[str, object]) -> Table:
     rows: list[list[Cell]] = [["reduction", str(one["reduction"])]]
     if one["native"] is not None:
-        rows.append(["native", f"{one['native']}; `rollout-audit explain {str(one['native']).split()[-1]}`"])
+        name = str(one["native"]).split()[-1]
+        hint = f"; `rollout-audit explain {name}`" if name in CATALOGUE else ""
+        rows.append(["native", f"{one['native']}{hint}"])
         rows.append(["quirk", f"{one['quirk']}: {one['quirk_sentence']}"])
     columns = (Column("fact", "", "label"), Column("value", "", "prose"))
     return Table(f"{one['name']}, {one['trainer']} {one['version']}", columns, rows)

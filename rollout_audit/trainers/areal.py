@@ -28,9 +28,9 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import largest, smallest, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -185,7 +185,9 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     "ppo_actor/update/behave_approx_kl/avg": Counterpart("overall.kl_k1", "k1_is_log_ratio"),
     "ppo_actor/update/behave_imp_weight/avg": Counterpart("bounded.weight_mean", "vanishing_keys"),
-    "ppo_actor/update/rs_filtered_fraction": Counterpart("kept.masked_fraction", "filtered_means_changed"),
+    "ppo_actor/update/rs_filtered_fraction": Counterpart(
+        "kept.masked_fraction", "filtered_means_changed", when=lambda correction: not correction.batch_rules
+    ),
 }
 
 
@@ -267,6 +269,8 @@ def _bounds(settings: Settings, statistic: Statistic) -> tuple[float | None, flo
         raise ConfigError("upper", settings.values["upper"], "AReaL wants a bound above 1 for a ratio")
     if statistic is Statistic.RATIO and lower is not None and lower < 0:
         raise ConfigError("lower", settings.values["lower"], "a bound on a ratio must not be negative")
+    if statistic in (Statistic.K2, Statistic.K3_REVERSE) and not upper > 0:
+        raise ConfigError("upper", settings.values["upper"], f"{settings.values['metric']} is never below 0")
     if lower is not None and lower > upper:
         raise ConfigError("lower", settings.values["lower"], f"above upper = {upper:.12g}")
     return (None if statistic is Statistic.RATIO and lower == 0 else lower), upper

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.configfile import ConfigSource, Section, load_config, read_named
-from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express
+from rollout_audit.trainers.configfile import ConfigSource, load_config, read_named
+from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express, expressed
+from rollout_audit.trainers.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,7 @@ __all__ = [
     "read_by",
     "replaced_by",
     "sorted_order",
+    "weighs",
 ]
 
 Columns: TypeAlias = Mapping[str, NDArray[np.float64]]
@@ -68,12 +70,18 @@ def always(correction: Correction) -> bool:  # noqa: ARG001 - one signature for 
     return True
 
 
+def weighs(correction: Correction) -> bool:
+    """Whether weights multiply the loss: native weights are 1 otherwise, whatever the trainer logs."""
+    return correction.applied_weight.level != "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Counterpart:
     """The native figure that a trainer's own stands beside, and the quirk that makes it another number."""
 
     native: str
-    """`overall.METRIC`, or `STAGE.METRIC` of the correction; raw, bounded, normalised and kept are stages"""
+    """`overall.METRIC`, `STAGE.METRIC` of the correction (raw, bounded, normalised and kept are stages), or
+    `removed.RULE`: the share of the valid tokens that its last rule of that name removes by itself"""
     quirk: str
     """name in `quirks`"""
     of: Literal["value", "complement"] = "value"
@@ -83,6 +91,14 @@ class Counterpart:
     empty_row: float | None = None
     """what a row without a valid token counts as in the trainer's mean over rows; where leaving such rows out gives the
     native figure, the quirk is `empty_rows`"""
+
+    rejecting: str = ""
+    """the quirk in the place of `quirk` where tokens were rejected"""
+
+    @property
+    def label(self) -> str:
+        """What stands beside the trainer's figure."""
+        return self.native if self.of == "value" else f"1 − {self.native}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +206,11 @@ class Trainer(Generic[C]):
         settings, notes = self._read(source)
         for old in self.renamed:
             if old.applies(settings):
-                rest = {key: value for key, value in settings.items() if key != old.key}
-                notes.append(f"{old.key} = {settings[old.key]!r}: {old.now}")
-                settings = {**rest, **old.translate(settings[old.key], rest)}
+                value, rest = settings[old.key], {key: value for key, value in settings.items() if key != old.key}
+                today = old.translate(value, rest)
+                if value is not None or today:  # null was off, and is
+                    notes.append(f"{old.key} = {value!r}: {old.now}")
+                settings = {**rest, **today}
         return settings, tuple(notes)
 
     def _read(self, source: ConfigSource) -> tuple[Settings, list[str]]:
@@ -204,6 +222,7 @@ class Trainer(Generic[C]):
         for key in (key for key in given if key not in known):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
         notes = [] if given or source in ({}, "{}") else [self._nothing_given(loaded.tree, known)]
+        notes += [self._passed_over(name) for name in self.section.passed_over(loaded.tree, known) if given]
         notes += [str(one) for one in loaded.repeated if known.intersection(one.key.split("."))]
         if given and loaded.by_flags:
             given = {**self.by_flags, **given}
@@ -222,12 +241,28 @@ class Trainer(Generic[C]):
 
     def _nothing_given(self, tree: Settings, known: Collection[str]) -> str:
         stray, place = self.section.stray(tree, known), ".".join(self.section.path)
-        elsewhere = f"; {stray} is not where it looks{f', which is under {place}' if place else ''}" if stray else ""
-        return f"no setting of {self.name} is given: its defaults{elsewhere}"
+        text = f"no setting of {self.name} is given: its defaults"
+        if stray:
+            return f"{text}; {stray} is not where it looks{f', which is under {place}' if place else ''}"
+        if not tree:
+            return text
+        more = f" and {len(tree) - NAMED} more" if len(tree) > NAMED else ""
+        looked_for = f", where its settings would stand under {place}" if place else ""
+        return f"{text}; there are {', '.join(map(str, [*tree][:NAMED]))}{more}{looked_for}"
+
+    def _passed_over(self, name: str) -> str:
+        place = ".".join(self.section.path)
+        return (
+            f"{name}: not looked at; the settings of {self.name} stand {f'under {place}' if place else 'by themselves'}"
+        )
 
     def express(self, wanted: Correction) -> Expression | Unexpressible:
         """The settings that this trainer reads as the correction, or the nearest and what is different about it."""
         return express(self.options, lambda settings: self.correction(self.configure(settings)), wanted)
+
+    def expressed(self, wanted: Correction) -> Expression | None:
+        """The same where only the correction itself will do (None: it has no settings for it)."""
+        return expressed(self.options, lambda settings: self.correction(self.configure(settings)), wanted)
 
     def syntax_of(self, settings: Settings) -> Syntax:
         """How these settings are pasted."""
@@ -250,6 +285,10 @@ class Trainer(Generic[C]):
     def quirk(self, name: str) -> Quirk:
         """The quirk of that name (KeyError: it has none)."""
         return {quirk.name: quirk for quirk in self.quirks}[name]
+
+
+NAMED = 3
+"""Keys of a file that holds nothing of ours, which the warning names"""
 
 
 def sorted_order(log_ratio: NDArray[np.float64]) -> OrderStatistics:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TypeAlias
 
-from rollout_audit.dumps.text import decoded
+from rollout_audit.dumps.text import decoded, twice
 from rollout_audit.errors import UsageError
 from rollout_audit.trainers.commandline import (
     Pair,
@@ -25,170 +24,9 @@ from rollout_audit.trainers.commandline import (
 )
 from rollout_audit.trainers.markup import read_json, read_toml, read_yaml
 
-__all__ = ["ConfigSource", "Loaded", "Repeated", "Section", "load_config", "read_named"]
+__all__ = ["ConfigSource", "Loaded", "Repeated", "load_config", "read_named"]
 
 ConfigSource: TypeAlias = Mapping[str, object] | str | PathLike[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Where a trainer's configuration keeps the settings: `path` of nested keys, or any tail of it, or flat.
-
-    `prefix` or `shared`: other settings stand there too. Ours are the known ones, those that begin with the prefix,
-    and those spelled almost like a known one; the rest is not looked at. `also`: further places of some settings.
-    """
-
-    path: tuple[str, ...] = ()
-    prefix: str | tuple[str, ...] = ""
-    shared: bool = False
-    also: tuple[Section, ...] = ()
-
-    def of(self, tree: Mapping[str, object], known: Collection[str] = ()) -> dict[str, object]:
-        """The settings in `tree`, as a flat dict; `known` are the trainer's keys."""
-        found = [place._found(tree, known) for place in (self, *self.also)]
-        parts = [part for part in found if part is not None]
-        for place in (self, *self.also):
-            place._check_spelling(tree, known)
-        self._check_holds_settings(tree)
-        if not any(parts) and (not parts or any(key in known for key in tree)):
-            return self._ours(tree, known, flat=True)
-        beside = {str(k): v for k, v in tree.items() if k in known} if self._is_fragment(tree, known) else {}
-        nested = {k: v for part in parts for k, v in part.items()}
-        for key in beside.keys() & nested.keys():
-            if beside[key] != nested[key]:
-                both = f"{beside[key]!r} by itself and {nested[key]!r} in its section"
-                raise UsageError(f"configuration: {key!r} stands there twice, as {both}; keep one")
-        return beside | nested
-
-    def _is_fragment(self, tree: Mapping[str, object], known: Collection[str]) -> bool:
-        """Whether nothing but settings of ours and sections stand there: flat and dotted keys beside each other."""
-        return all(key in known or isinstance(value, Mapping) for key, value in tree.items())
-
-    def _check_spelling(self, tree: Mapping[str, object], known: Collection[str]) -> None:
-        """Raises UsageError where a section is there under almost its name: its settings would not be looked at."""
-        for start in range(len(self.path)):
-            node: object = tree
-            for key in self.path[start:]:
-                if not isinstance(node, Mapping):
-                    break
-                for name, below in node.items():
-                    if _is_slip(str(name), key, below, known, alone=key not in node):
-                        beside = (
-                            f" beside {key!r}; put its settings there" if key in node else f"; did you mean {key!r}?"
-                        )
-                        raise UsageError(f"configuration: unknown section {name!r}{beside}")
-                if key not in node:
-                    break
-                node = node[key]
-
-    def _check_holds_settings(self, tree: Mapping[str, object]) -> None:
-        """Raises UsageError where the section is something else, such as a reference that was not resolved."""
-        for start, key in enumerate(self.path):
-            below = _at(tree, self.path[start:])
-            if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | None):
-                name = ".".join(self.path[start:])
-                raise UsageError(f"configuration: {name} holds {below!r}, not settings by name")
-
-    def stray(self, tree: Mapping[str, object], known: Collection[str]) -> str:
-        """The dotted place of a setting of ours that stands where it is not looked for; empty where there is none."""
-        paths = (place.path[start:] for place in (self, *self.also) for start in range(len(place.path)))
-        looked_at = {id(below) for found, below in (_descend(tree, path) for path in paths) if found}
-        return _stray(tree, known, looked_at, ())
-
-    def _found(self, tree: Mapping[str, object], known: Collection[str]) -> dict[str, object] | None:
-        for start in range(len(self.path)):
-            found, below = _descend(tree, self.path[start:])
-            if found:
-                return self._ours(below, known)
-        return None
-
-    def _ours(self, below: Mapping[str, object], known: Collection[str], *, flat: bool = False) -> dict[str, object]:
-        settings = {str(key): value for key, value in below.items()}
-        if self.prefix or self.shared:
-            return {k: v for k, v in settings.items() if _is_ours(k, self.prefix, known)}
-        sections = flat and self.path and any(isinstance(v, Mapping) for v in settings.values())
-        return {k: v for k, v in settings.items() if k in known} if sections else settings
-
-
-NEAR = 0.9
-"""Likeness at which an unknown key beside other settings counts as a misspelt one of ours"""
-NEARER = 0.75
-"""Of a section that holds settings of ours"""
-DEEPEST = 6
-"""Levels of nesting that are searched: a mapping may hold itself"""
-TELLING = 8
-"""Letters of a key that is no word of many trainers"""
-
-
-def _stray(tree: Mapping[str, object], known: Collection[str], looked_at: set[int], above: tuple[str, ...]) -> str:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and len(above) < DEEPEST:
-            own = next((str(k) for k in value if k in known and len(str(k)) >= TELLING), None)
-            if own and id(value) not in looked_at:
-                return ".".join((*above, str(key), own))
-            if below := _stray(value, known, looked_at, (*above, str(key))):
-                return below
-    return ""
-
-
-def _is_ours(key: str, prefix: str | tuple[str, ...], known: Collection[str]) -> bool:
-    if key in known or (prefix and key.startswith(prefix)) or key.isdecimal():  # what `{upper: 1,5}` comes to
-        return True
-    return any(_alike(key, own, NEAR) for own in known)
-
-
-def _is_slip(name: str, key: str, below: object, known: Collection[str], *, alone: bool) -> bool:
-    """Whether it is a section that was meant to be called `key`; where there is one, it must hold settings of ours."""
-    if name == key or not isinstance(below, Mapping):
-        return False
-    ours = _holds(below, known)
-    return (ours or alone) and _alike(name, key, NEARER if ours else NEAR)
-
-
-def _holds(tree: Mapping[str, object], known: Collection[str]) -> bool:
-    """Itself or one level below, where a nested section may be."""
-    inside = [one for one in tree.values() if isinstance(one, Mapping)]
-    return any(key in known for part in (tree, *inside) for key in part)
-
-
-def _alike(name: str, other: str, likeness: float) -> bool:
-    """But for case and hyphens the same, a slip of one letter apart, or as like as that."""
-    one, two = (text.lower().replace("-", "_") for text in (name, other))
-    if one == two or (min(len(one), len(two)) >= TELLING - 2 and _one_slip(one, two)):
-        return True
-    match = SequenceMatcher(None, one, two)
-    return match.real_quick_ratio() >= likeness and match.quick_ratio() >= likeness and match.ratio() >= likeness
-
-
-def _one_slip(one: str, two: str) -> bool:
-    """A letter too many, one too few, another one, or two that changed places."""
-    short, long = sorted((one, two), key=len)
-    if len(long) - len(short) == 1:
-        return any(long[:i] + long[i + 1 :] == short for i in range(len(long)))
-    apart = [i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b] if len(short) == len(long) else []
-    swapped = (
-        len(apart) == 2
-        and apart[1] == apart[0] + 1
-        and one[apart[0]] == two[apart[1]]
-        and one[apart[1]] == two[apart[0]]
-    )
-    return len(apart) == 1 or swapped
-
-
-def _at(tree: Mapping[str, object], path: tuple[str, ...]) -> object:
-    node: object = tree
-    for key in path:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return node
-
-
-def _descend(tree: Mapping[str, object], path: tuple[str, ...]) -> tuple[bool, Mapping[str, object]]:
-    node: object = tree
-    for key in path:
-        if not isinstance(node, Mapping) or key not in node:
-            return False, {}
-        node = node[key]
-    return (True, node) if isinstance(node, Mapping) else (node is None, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +169,8 @@ def _of_file(name: str, pairs: Iterable[Pair]) -> Loaded:
     except ValueError as error:
         raise UsageError(f"configuration{name}: {error}") from error
     if repeated:
-        key, first, later = repeated[0].key, repeated[0].first, repeated[0].later
-        raise UsageError(f"configuration{name}: key {key!r} stands there twice, as {first!r} and {later!r}; keep one")
+        one = repeated[0]
+        raise UsageError(f"configuration{name}: {twice(one.key, f'as {one.first!r} and {one.later!r}')}")
     return Loaded(tree)
 
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import product
+from itertools import chain, product
 from typing import TypeAlias
 
 from rollout_audit.corrections.describe import describe
-from rollout_audit.corrections.equivalence import AGGREGATION_OF_LEVEL, PARTS, Essence, departures, essence, remoteness
+from rollout_audit.corrections.equivalence import AGGREGATION_OF_LEVEL, PARTS, departures, essence
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -37,6 +37,7 @@ __all__ = [
     "Options",
     "Unexpressible",
     "express",
+    "expressed",
     "lower",
     "or_else",
     "ratio_of",
@@ -92,27 +93,32 @@ NO_FLOOR, NO_CEILING = 1e-9, 1e9
 def express(options: Options, read: Read, wanted: Correction) -> Expression | Unexpressible:
     """The settings that `read` understands as the correction; of several that do, the first of the table.
 
-    Where none does, the nearest by `remoteness`: first the level of the weight and the mode, then the distance of all
-    thresholds in logs (a bound that one side lacks counts 50, a rule 100, another way of bounding 25), then the rest.
-    Looked for with the correction's own thresholds, for trainers that want a bound on both sides with 1e-9 or 1e9 for
-    one it lacks, and with a rule in the place of a band that zeroes.
+    Where none does, the nearest by `remoteness`: with the same policies compared, the one that does the most alike to
+    the tokens of a fixed batch. Looked for with the correction's own thresholds, for trainers that want a bound on both
+    sides with 1e-9 or 1e9 for one it lacks, and with a rule in the place of a band that zeroes.
     """
+    exact = expressed(options, read, wanted)
+    if exact is not None:
+        return exact
+    from rollout_audit.corrections.likeness import remoteness  # loads torch, which the table of names does not need
+
+    candidates = [one for form in (wanted, *_other_forms(wanted)) for one in _readable(options, read, form)]
+    settings, nearest = min(candidates, key=lambda one: remoteness(wanted, one[1]))
+    differing = departures(essence(wanted), essence(nearest))
+    return Unexpressible(_reason(wanted, nearest, differing), Expression(settings, nearest))
+
+
+def expressed(options: Options, read: Read, wanted: Correction) -> Expression | None:
+    """The same without looking for what comes near (None: there are no such settings)."""
     found = list(_readable(options, read, wanted))
     for settings, correction in found:
         if correction == wanted:
             return Expression(settings, correction)
+    others = (one for form in _other_forms(wanted) for one in _readable(options, read, form))
     target = essence(wanted)
-    settings, nearest = _nearest(found, target)
-    if departures(target, essence(nearest)):
-        others = (one for form in _other_forms(wanted) for one in _readable(options, read, form))
-        settings, nearest = _nearest([*found, *others], target)
-    if differing := departures(target, essence(nearest)):
-        return Unexpressible(_reason(wanted, nearest, differing), Expression(settings, nearest))
-    return Expression(settings, nearest, tuple(_fine_print(wanted, nearest)))
-
-
-def _nearest(found: list[Candidate], target: Essence) -> Candidate:
-    return min(found, key=lambda one: remoteness(target, essence(one[1])))
+    same = (one for one in chain(found, others) if not departures(target, essence(one[1])))
+    first = next(same, None)
+    return None if first is None else Expression(*first, tuple(_fine_print(wanted, first[1])))
 
 
 def _other_forms(wanted: Correction) -> Iterator[Correction]:
@@ -177,7 +183,8 @@ def _reason(wanted: Correction, nearest: Correction, differing: tuple[str, ...])
     """What is different about the nearest, in one line."""
     ours, theirs = describe(wanted), describe(nearest)
     if differing == (PARTS["denominator"],):
-        return f"the loss divides by {_TOKENS[nearest.denominator]} instead of {_TOKENS[wanted.denominator]}"
+        by, instead_of = (_TOKENS[essence(one).denominator] for one in (nearest, wanted))
+        return f"the loss divides by {by} instead of {instead_of}"
     return f'"{theirs}" instead of "{ours}", different in {", ".join(differing)}'
 
 

@@ -261,7 +261,7 @@ def _table() -> Iterator[tuple[tuple[str, ...], str, Mapping[str, str]]]:
             "train_infer_ratio_*_mean@sum": "ratio of that level: row means, averaged over rows",
             "train_infer_diff_*_mean@sum": "π − μ in probability of that level, signed: row means, averaged over rows",
             "train_infer_*_mask_mean@sum": "share of positions that the filter lets through, padding in it",
-            "train_infer_final_mask_mean": "share of positions that all filters let through",
+            "train_infer_final_mask_mean": f"share of tokens that all filters let through, {TOKENS}",
             "is_weight_clipfrac@sum": "share of weights above the upper bound: row means, averaged over rows",
         },
     )

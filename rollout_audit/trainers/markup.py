@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from rollout_audit.dumps.text import parsed_toml, twice
+from rollout_audit.dumps.text import in_lines, parsed_toml, twice
 
 __all__ = ["read_json", "read_toml", "read_yaml"]
 
@@ -47,7 +47,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> Iterator[dict[Any, Any]
         if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
             line = key.start_mark.line + 1
             if (name := (key.tag, key.value)) in seen:
-                raise ValueError(twice(key.value, seen[name], line))
+                raise ValueError(twice(key.value, in_lines(seen[name], line)))
             seen[name] = line
     tree: dict[Any, Any] = {}
     yield tree  # a mapping may hold itself
@@ -97,7 +97,7 @@ def _check_keys(text: str) -> None:
         elif piece["key"]:
             key, line = json.loads(piece["key"]), text.count("\n", 0, piece.start()) + 1
             if key in open_objects[-1]:
-                raise ValueError(twice(key, open_objects[-1][key], line))
+                raise ValueError(twice(key, in_lines(open_objects[-1][key], line)))
             open_objects[-1][key] = line
 
 

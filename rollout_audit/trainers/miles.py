@@ -38,8 +38,8 @@ QUIRKS = (
 )
 OPTIONS: Options = (
     (({},),),
-    *mis.OPTIONS[1:],
     *slime.flags(f"miles.backends.training_utils.loss_hub.corrections.{slime.ICEPOP}"),
+    *mis.options("examples.infra_features.train_infer_mismatch_helper"),
 )
 
 
@@ -47,7 +47,8 @@ def parse(raw: Mapping[str, object]) -> slime.SlimeConfig:
     """Flags as slime's; settings of mis.py without any of them are those of its file."""
     if slime.FLAGS & raw.keys() or not mis.DEFAULTS.keys() & raw.keys():
         return slime.parse(raw, "miles")
-    return slime.SlimeConfig(weight=None, mis=mis.parse(raw), opsm_delta=None, bypass=False)
+    remarks = (slime.as_if_named(sorted(mis.DEFAULTS.keys() & raw.keys())),)
+    return slime.SlimeConfig(weight=None, mis=mis.parse(raw), opsm_delta=None, bypass=False, remarks=remarks)
 
 
 def row_columns(tokens: Tokens, config: slime.SlimeConfig) -> dict[str, Tensor]:

@@ -37,26 +37,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "COMPUTE",
     "COUNTERPARTS",
     "DEFAULTS",
-    "OPTIONS",
+    "FUNCTION",
     "QUIRKS",
     "MisConfig",
     "correction",
     "figures",
     "metrics",
+    "options",
     "parse",
     "row_columns",
     "warnings",
 ]
 
+FUNCTION = "custom_tis_function_path"
+COMPUTE = "compute_mis_weights_with_cp"
+NORMALISE = "tis_batch_normalize"
 DEFAULTS: dict[str, object] = {
     "use_tis": True,
     "tis_level": "token",
     "tis_mode": "truncate",
     "tis_lower_bound": None,
     "tis_upper_bound": 2.0,
-    "tis_batch_normalize": False,
+    NORMALISE: False,
     "use_rs": False,
     "rs_level": "token",
     "rs_lower_bound": None,
@@ -103,7 +108,8 @@ QUIRKS = (
     ),
     Quirk(
         "after_rs_is_not",
-        "mis_is_ratio_mean_after_tis_rs is not reduced by rejection: it equals mis_tis_weight_after_bound.",
+        "mis_is_ratio_mean_after_tis_rs is before batch normalisation and not reduced by rejection: it equals "
+        "mis_tis_weight_after_bound.",
         "reference/trainers.md 2B",
     ),
     Quirk(
@@ -117,7 +123,7 @@ WEIGHTS: Axis = tuple(
     {"use_tis": True, "tis_level": name, **bounds}
     for name, level in LEVELS.items()
     for bounds in (
-        {"tis_mode": "truncate", "tis_upper_bound": upper},
+        {"tis_mode": "truncate", "tis_lower_bound": None, "tis_upper_bound": upper},
         {"tis_mode": "clip", "tis_lower_bound": lower, "tis_upper_bound": upper},
         {
             "tis_mode": "mask",
@@ -135,12 +141,17 @@ REJECTION: Axis = tuple(
         **vetoes,
     }
     for name, level in LEVELS.items()
-    for vetoes in ({}, {"rs_veto_threshold": veto})
+    for vetoes in ({"rs_veto_threshold": None}, {"rs_veto_threshold": veto})
 )
-OPTIONS: Options = (
-    (({"use_tis": False},),),
-    (WEIGHTS, ({}, {"tis_batch_normalize": True}), ({}, *REJECTION)),
-)
+
+
+def options(package: str) -> Options:
+    """Every way to set mis.py of that package, with each key that its shipped file sets otherwise than mis.py does:
+    what is pasted over that file means the same."""
+    function = {FUNCTION: f"{package}.mis.{COMPUTE}"}
+    return (((function,), WEIGHTS, ({NORMALISE: False}, {NORMALISE: True}), ({"use_rs": False}, *REJECTION)),)
+
+
 COUNTERPARTS = {
     "mis_training_ppl": Counterpart("overall.training_ppl", "empty_rows"),
     "mis_rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),

@@ -30,10 +30,10 @@ from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.columns import counted
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_bound, rule_upper, upper
 from rollout_audit.trainers.off_policy import clamped
 from rollout_audit.trainers.reductions import fraction, largest, mean, smallest, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from rollout_audit.corrections.tokens import Tokens, k3, row_mean, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics, Noted
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, fraction, largest, mean, smallest, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     "token_mult_prob_error": Counterpart("overall.mult_prob_error", "kept_samples_only"),
     "gen_kl_error": Counterpart("overall.kl_k3", "kept_samples_only"),
-    "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl"),
+    "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl", rejecting="kept_samples_only"),
     "sampling_importance_ratio": Counterpart(
         "bounded.weight_mean", "not_a_mean", when=lambda c: c.weight.level is Level.SEQUENCE
     ),

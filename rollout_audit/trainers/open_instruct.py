@@ -31,9 +31,9 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.columns import described
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, summarise, token_std
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:

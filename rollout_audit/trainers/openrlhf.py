@@ -25,9 +25,9 @@ from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, replaced_by
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import MISSING, Fill, Options, lower, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings, positive
 
 if TYPE_CHECKING:

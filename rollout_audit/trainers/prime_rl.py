@@ -31,9 +31,9 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.columns import counted, described
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_bound
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, mean, summarise, token_std
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -124,6 +124,9 @@ OPTIONS: Options = (
             },
             {"type": "ipo", "ipo_threshold": rule_bound(*DIFFERENCE)},
             {"type": "default", "dppo_mask_low": 1.0, "dppo_mask_high": 1.0},
+            # its own defaults: what comes nearest to a band of ratios
+            {"type": "default", "dppo_mask_low": 0.2, "dppo_mask_high": 0.2},
+            {"type": "ipo", "ipo_threshold": 0.1},
         ),
     ),
 )

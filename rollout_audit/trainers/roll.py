@@ -20,9 +20,9 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.columns import counted, positions
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import MISSING, Options, ratio_of, upper
 from rollout_audit.trainers.reductions import EPSILON, row_values, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,7 +41,17 @@ FILTER: dict[str, object] = {
     "diff_low": -0.2,
     "diff_high": 0.2,
 }
-DEFAULTS: dict[str, object] = {"is_weight": IS_WEIGHT, "filters": []}
+RECOMPUTE, NEVER_RECOMPUTE = "enable_old_logprobs_recompute", "force_disable_old_logprobs_recompute"
+ESTIMATOR = "adv_estimator"
+RECOMPUTING = ("step_reinforce", "gigpo")
+"""Estimators that switch the recompute on"""
+DEFAULTS: dict[str, object] = {
+    "is_weight": IS_WEIGHT,
+    "filters": [],
+    RECOMPUTE: False,
+    NEVER_RECOMPUTE: False,
+    ESTIMATOR: "gae",
+}
 LEVELS: dict[str | None, Level] = {
     "token": Level.TOKEN,
     "geometric": Level.GEOMETRIC,
@@ -84,8 +94,10 @@ QUIRKS = (
     Quirk(
         "denominator_by_path",
         "With enable_old_logprobs_recompute the masks are edited before tokens are counted and the denominator "
-        "shrinks; without it, which is the default and assumed here, it does not.",
-        "reference/trainers.md 10A",
+        "shrinks; without it, which is the default, it does not, and old_log_probs are those of the first pass in "
+        "training. ROLL switches it on by itself for step_reinforce and gigpo and where a step takes several backward "
+        "steps, which no setting alone shows.",
+        "reference/trainers.md 10A; roll/configs/base_config.py",
     ),
     Quirk(
         "no_clamp",
@@ -128,16 +140,17 @@ OPTIONS: Options = (
                 for bound in (upper, None)
             ),
         ),
-        ({}, {"filters": _filters}),
+        ({}, {"filters": _filters}, {"filters": _filters, RECOMPUTE: True}),
     ),
 )
+STATISTICS = {"ratio": Statistic.RATIO, "diff": Statistic.PROB_DIFF}
 COUNTERPARTS = {
     **{
-        f"actor/train_infer_{level}_{kind}_mask_mean@sum": Counterpart(
-            "kept.masked_fraction", "padding_passes", "complement", lambda correction: len(correction.rules) == 1
+        f"actor/train_infer_{name}_{kind}_mask_mean@sum": Counterpart(
+            f"removed.{AGGREGATIONS[level]}_{statistic}", "padding_passes", "complement"
         )
-        for level in LEVELS
-        for kind in ("ratio", "diff")
+        for name, level in LEVELS.items()
+        for kind, statistic in STATISTICS.items()
     },
     "actor/is_weight_clipfrac@sum": Counterpart("bounded.capped_fraction", "padding_passes"),
 }
@@ -154,10 +167,9 @@ class Filter:
     @property
     def rules(self) -> Iterator[tuple[str, Rule]]:
         """(name in the metrics, rule)."""
-        bounds = {"ratio": (Statistic.RATIO, self.ratio), "diff": (Statistic.PROB_DIFF, self.difference)}
-        for name, (statistic, band) in bounds.items():
+        for name, band in (("ratio", self.ratio), ("diff", self.difference)):
             if band is not None:
-                rule = Rule(statistic, AGGREGATIONS[self.level], *band, clamp=None)
+                rule = Rule(STATISTICS[name], AGGREGATIONS[self.level], *band, clamp=None)
                 yield f"{self.level.value}_{name}", rule
 
 
@@ -170,6 +182,8 @@ class RollConfig:
     filters: tuple[Filter, ...]
     lists_filters: bool
     """whether `filters` has any entry, enabled or not"""
+    recomputes: bool
+    """whether old_log_probs are computed, and masks edited, before tokens are counted"""
     warnings: tuple[str, ...]
 
     @property
@@ -193,8 +207,23 @@ def parse(raw: Mapping[str, object]) -> RollConfig:
         upper=weight.optional_positive("is_weight.upper_bound"),
         filters=tuple(_filter(name, entry) for name, entry in enabled),
         lists_filters=bool(entries),
-        warnings=tuple(_probably_not_meant(raw, weight, entries)),
+        recomputes=_recomputes(settings),
+        warnings=(*_probably_not_meant(raw, weight, entries), *(_unsaid(settings) if enabled else ())),
     )
+
+
+def _recomputes(settings: Settings) -> bool:
+    wanted = settings.flag(RECOMPUTE) or settings.values[ESTIMATOR] in RECOMPUTING
+    return wanted and not settings.flag(NEVER_RECOMPUTE)
+
+
+def _unsaid(settings: Settings) -> Iterator[str]:
+    """What ROLL decides by the sizes of a step."""
+    if not _recomputes(settings) and not settings.flag(NEVER_RECOMPUTE):
+        yield (
+            f"{RECOMPUTE} = False: ROLL sets it to true where a step takes several backward steps, and the loss then "
+            "divides by the tokens that are left; set it here to see that"
+        )
 
 
 def _read(name: str, given: object, defaults: Mapping[str, object]) -> Settings:
@@ -244,11 +273,18 @@ def correction(config: RollConfig) -> Correction:
     if config.level is not Level.NONE and config.upper is not None:
         weight = Weight(config.level, Bound.TRUNCATE, upper=config.upper, clamp=None)
     rules = tuple(rule for each in config.filters for _, rule in each.rules)
-    return Correction(weight, rules, denominator=Denominator.ORIGINAL)
+    # before tokens are counted there is nothing to divide otherwise without a filter
+    shrinks = config.recomputes and rules
+    return Correction(weight, rules, denominator=Denominator.KEPT if shrinks else Denominator.ORIGINAL)
+
+
+def relevant(settings: Mapping[str, object]) -> Mapping[str, object]:
+    """Without an estimator that changes nothing here."""
+    return {key: value for key, value in settings.items() if key != ESTIMATOR or value in RECOMPUTING}
 
 
 def warnings(config: RollConfig) -> tuple[str, ...]:
-    """Entries that are off, a ratio filter that nobody asked for, a cap below 1."""
+    """Entries that are off, a ratio filter that nobody asked for, a cap below 1, what ROLL may decide otherwise."""
     return config.warnings
 
 
@@ -341,7 +377,7 @@ TRAINER: Trainer[RollConfig] = Trainer(
     name="roll",
     version="2026-08",
     defaults=DEFAULTS,
-    section=Section(("train_infer_correction",)),
+    section=Section(("train_infer_correction",), also=(Section(prefix=RECOMPUTE, shared=True),)),
     parse=parse,
     correction=correction,
     warnings=warnings,
@@ -350,6 +386,8 @@ TRAINER: Trainer[RollConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
+    elsewhere=dict.fromkeys((RECOMPUTE, NEVER_RECOMPUTE, ESTIMATOR), ()),
+    relevant=relevant,
     padded=("_mask_mean@sum", "_clipfrac@sum"),
     counts_masked=True,
 )

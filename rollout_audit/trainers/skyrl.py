@@ -29,12 +29,12 @@ from rollout_audit.corrections.tokens import Tokens, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers import skyrl_losses
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, weighs
 from rollout_audit.trainers.columns import counted, described, positions
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.off_policy import raw_weight
 from rollout_audit.trainers.reductions import fraction, largest, smallest, summarise, token_std
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -143,11 +143,18 @@ OPTIONS: Options = (
     ),
     skyrl_losses.OPTIONS,
 )
+
+
+def _by_token(correction: Correction) -> bool:
+    """Whether the native weights are of tokens too, which the logged ratios always are."""
+    return correction.applied_weight.level is Level.TOKEN
+
+
 COUNTERPARTS = {
     "policy/rollout_train_logprobs_abs_diff_mean": Counterpart("overall.log_prob_diff_abs_mean", "mixed_populations"),
-    "policy/loss_metrics/is_ratio_mean": Counterpart("bounded.weight_mean", "raw_ratios"),
-    "policy/loss_metrics/is_ratio_min": Counterpart("raw.weight_min", "padding_in_ratios"),
-    "policy/loss_metrics/is_ratio_std": Counterpart("raw.weight_std", "padding_in_ratios"),
+    "policy/loss_metrics/is_ratio_mean": Counterpart("bounded.weight_mean", "raw_ratios", when=weighs),
+    "policy/loss_metrics/is_ratio_min": Counterpart("raw.weight_min", "padding_in_ratios", when=_by_token),
+    "policy/loss_metrics/is_ratio_std": Counterpart("raw.weight_std", "padding_in_ratios", when=_by_token),
 }
 
 

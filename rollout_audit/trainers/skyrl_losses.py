@@ -31,9 +31,9 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure
 from rollout_audit.trainers.base import Quirk
 from rollout_audit.trainers.columns import counted
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import MISSING, Axis, Fill, rule_bound
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES
+from rollout_audit.trainers.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -32,9 +32,10 @@ from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Absent, Figure, Metrics
 from rollout_audit.trainers import mis
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.mis import FUNCTION
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ __all__ = [
     "SECTION",
     "TRAINER",
     "SlimeConfig",
+    "as_if_named",
     "correction",
     "figures",
     "flags",
@@ -62,7 +64,6 @@ __all__ = [
     "warnings",
 ]
 
-FUNCTION = "custom_tis_function_path"
 DEFAULTS: dict[str, object] = {
     "use_tis": False,
     "tis_clip": 2.0,
@@ -88,7 +89,7 @@ RENAMED = (
         lambda _value, _settings: {},
     ),
 )
-VANILLA, ICEPOP, MIS = "vanilla_tis_function", "icepop_function", "compute_mis_weights_with_cp"
+VANILLA, ICEPOP, MIS = "vanilla_tis_function", "icepop_function", mis.COMPUTE
 FUNCTIONS = {VANILLA: VANILLA, ICEPOP: ICEPOP, MIS: MIS, "compute_mis_weights_fsdp": MIS}
 BOUNDS = {VANILLA: Bound.CLIP, ICEPOP: Bound.MASK}
 ONE_POLICY = Absent(
@@ -146,11 +147,13 @@ def flags(icepop: str) -> Options:
 OPTIONS: Options = (
     (({},),),
     *flags(f"slime.backends.megatron_utils.loss.{ICEPOP}"),
-    *((({FUNCTION: f"examples.train_infer_mismatch_helper.mis.{MIS}"},), *axes) for axes in mis.OPTIONS[1:]),
+    *mis.options("examples.train_infer_mismatch_helper"),
 )
 COUNTERPARTS = {
     **mis.COUNTERPARTS,
-    "train_rollout_logprob_abs_diff": Counterpart("overall.log_prob_diff_abs_mean", "mean_of_means", empty_row=0.0),
+    "train_rollout_logprob_abs_diff": Counterpart(
+        "overall.log_prob_diff_abs_mean", "mean_of_means", empty_row=0.0, rejecting="diff_of_kept_tokens"
+    ),
     "tis": Counterpart("bounded.weight_mean", "raw_tis"),
 }
 
@@ -184,14 +187,23 @@ def parse(raw: Mapping[str, object], trainer: str = "slime") -> SlimeConfig:
         mis=_mis(settings) if uses_mis else None,
         opsm_delta=settings.number("opsm_delta") if settings.flag("use_opsm") else None,
         bypass=bypass,
-        remarks=_remarks([key for key in of_mis if raw[key] != DEFAULTS[key]], function, alone=alone),
+        remarks=_of_mis_alone(of_mis, settings) if alone else _not_looked_at(of_mis, raw, function),
     )
 
 
-def _remarks(of_mis: Sequence[str], function: str, *, alone: bool) -> tuple[str, ...]:
-    if alone:
-        return (f"{', '.join(of_mis)}: of mis.py, which runs where {FUNCTION} names it; read as if it did",)
-    return (f"{', '.join(of_mis)}: of mis.py, not looked at by {function}",) if of_mis and function != MIS else ()
+def _of_mis_alone(keys: Sequence[str], settings: Settings) -> tuple[str, ...]:
+    off = "" if settings.flag("use_tis") else ", but without use_tis: true it does nothing"
+    return (f"{as_if_named(keys)}{off}",)
+
+
+def as_if_named(keys: Sequence[str]) -> str:
+    """Where no flag stands beside the settings of mis.py."""
+    return f"{', '.join(keys)}: of mis.py, which runs where {FUNCTION} names it; read as if it did"
+
+
+def _not_looked_at(keys: Sequence[str], raw: Mapping[str, object], function: str) -> tuple[str, ...]:
+    set_apart = [key for key in keys if raw[key] != DEFAULTS[key]]
+    return (f"{', '.join(set_apart)}: of mis.py, not looked at by {function}",) if set_apart and function != MIS else ()
 
 
 def _function(settings: Settings, trainer: str) -> str:

@@ -27,9 +27,9 @@ from rollout_audit.corrections.tokens import Tokens, row_max, row_min, row_sum
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.expression import Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.reductions import largest, mean, smallest, summarise
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
 if TYPE_CHECKING:

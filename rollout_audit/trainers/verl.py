@@ -27,7 +27,7 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens, row_max, row_mean, row_min, row_sum, spread
 from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers import verl_losses
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, weighs
 from rollout_audit.trainers.off_policy import off_policy_columns, off_policy_rows, raw_weight
 from rollout_audit.trainers.reductions import (
     fraction,
@@ -88,7 +88,7 @@ LOSSES: dict[str | None, Loss] = {"ppo_clip": Loss.PPO_CLIP, "reinforce": Loss.R
 QUIRKS = (
     Quirk(
         "k1_sign",
-        "k1 bounds are compared with −log ρ: '0.5_5.0' keeps ρ in [0.2, 2.0], not [0.5, 5.0] as documented.",
+        "k1 bounds are compared with −log ρ: a band 'lo_hi' keeps ρ in [1/hi, 1/lo], not [lo, hi] as documented.",
         "verl PR #6377; reference/cases.md 8",
     ),
     Quirk(
@@ -98,7 +98,8 @@ QUIRKS = (
     ),
     Quirk(
         "ess_after_bounding",
-        "The effective sample size is of bounded weights, which lifts it; it exceeds 1 for tiny weights.",
+        "The effective sample size is of bounded weights: a cap lifts it, the zeros of IcePop lower it; it exceeds 1 "
+        "for tiny weights.",
         "reference/trainers.md 1B",
     ),
     Quirk(
@@ -141,15 +142,28 @@ OFF_POLICY = {
 }
 """verl's names of what it shares with its descendants → native ones"""
 LOGGED_RAW = {f"rollout_corr/{name}": Counterpart(f"overall.{of}", "empty_rows") for name, of in OFF_POLICY.items()}
+
+
+def _vetoes_nothing(correction: Correction) -> bool:
+    """Whether the rules that verl logs are all that removes a token: a veto was of a version before."""
+    return correction.veto is None
+
+
 COUNTERPARTS = {
     **LOGGED_RAW,
     "rollout_corr/chi2_token": Counterpart("overall.chi2_token", "clamped_chi2"),
     "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2", empty_row=0.0),
-    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "mixed_populations"),
-    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_after_bounding"),
-    "rollout_corr/rollout_is_ratio_fraction_high": Counterpart("bounded.capped_fraction", "mixed_populations"),
-    "rollout_corr/rollout_rs_masked_fraction": Counterpart("kept.masked_fraction", "mixed_populations"),
-    "rollout_corr/rollout_rs_seq_masked_fraction": Counterpart("kept.seq_touched_fraction", "mixed_populations"),
+    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "mixed_populations", when=weighs),
+    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_after_bounding", when=weighs),
+    "rollout_corr/rollout_is_ratio_fraction_high": Counterpart(
+        "bounded.capped_fraction", "mixed_populations", when=weighs
+    ),
+    "rollout_corr/rollout_rs_masked_fraction": Counterpart(
+        "kept.masked_fraction", "mixed_populations", when=_vetoes_nothing
+    ),
+    "rollout_corr/rollout_rs_seq_masked_fraction": Counterpart(
+        "kept.seq_touched_fraction", "mixed_populations", when=_vetoes_nothing
+    ),
 }
 
 

@@ -24,12 +24,12 @@ from rollout_audit.corrections.model import (
 from rollout_audit.corrections.tokens import Tokens
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers import verl_losses
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, read_by
-from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, read_by, weighs
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
 from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 from rollout_audit.trainers.verl_renamed import ACTOR, CAP, POLICY_LOSS, capped
 from rollout_audit.trainers.verl_weights import (
@@ -124,10 +124,14 @@ COUNTERPARTS = {
             "k3_kl": "kl_k3",
         }.items()
     },
-    "mismatch/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights"),
-    "mismatch/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped"),
+    "mismatch/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights", when=weighs),
+    "mismatch/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped", when=weighs),
     "mismatch/rollout_is_masked_fraction": Counterpart("kept.masked_fraction", "veto_apart"),
-    "mismatch/rollout_is_ratio_fraction_low": Counterpart("bounded.below_lower_fraction", "reciprocal_lower_bound"),
+    "mismatch/rollout_is_ratio_fraction_low": Counterpart(
+        "bounded.below_lower_fraction",
+        "reciprocal_lower_bound",
+        when=lambda correction: correction.weight.bound is Bound.TRUNCATE,
+    ),
 }
 
 
@@ -179,12 +183,15 @@ def correction(config: LegacyConfig) -> Correction:
         return Correction()
     truncate = config.bound is Bound.TRUNCATE
     weight = Weight(config.level, *((Bound.TRUNCATE, None, config.upper) if truncate else ()))
-    rule = Rule(Statistic.RATIO, AGGREGATIONS[config.level], config.lower, config.upper, clamp=None)
     return Correction(
         weight=verl_losses.pooled(weight, config.loss_mode) if config.applied else Weight(),
-        rules=() if truncate else (rule,),
+        rules=() if truncate else _band(config),
         veto=config.veto,
     )
+
+
+def _band(config: LegacyConfig) -> tuple[Rule, ...]:
+    return (Rule(Statistic.RATIO, AGGREGATIONS[config.level], config.lower, config.upper, clamp=None),)
 
 
 def warnings(config: LegacyConfig) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from rollout_audit.trainers.base import (
     Trainer,
     read_by,
     replaced_by,
+    weighs,
 )
 from rollout_audit.trainers.expression import Axis, Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.levels import AGGREGATIONS, LEVELS
@@ -123,9 +124,11 @@ SHARED_COUNTERPARTS = {
 }
 COUNTERPARTS = {
     **SHARED_COUNTERPARTS,
-    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights"),
-    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped"),
-    "rollout_corr/rollout_is_ratio_fraction_high": Counterpart("bounded.capped_fraction", "mixed_populations"),
+    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights", when=weighs),
+    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped", when=weighs),
+    "rollout_corr/rollout_is_ratio_fraction_high": Counterpart(
+        "bounded.capped_fraction", "mixed_populations", when=weighs
+    ),
     "rollout_corr/rollout_rs_masked_fraction": Counterpart("kept.masked_fraction", "veto_apart"),
     "rollout_corr/rollout_rs_seq_masked_fraction": Counterpart("kept.seq_touched_fraction", "veto_apart"),
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers import verl, verl_losses
-from rollout_audit.trainers.base import Counterpart, Quirk, Trainer
+from rollout_audit.trainers.base import Counterpart, Quirk, Trainer, weighs
 from rollout_audit.trainers.verl_options import OPTIONS
 from rollout_audit.trainers.verl_renamed import ELSEWHERE, RENAMED, SECTION
 from rollout_audit.trainers.verl_weights import Weights
@@ -40,8 +40,8 @@ QUIRKS = (
 
 COUNTERPARTS = {
     **verl.COUNTERPARTS,
-    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights"),
-    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped"),
+    "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "raw_weights", when=weighs),
+    "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_of_clamped", when=weighs),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.base import Renamed, replaced_by
-from rollout_audit.trainers.configfile import Section
+from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import positive
 
 __all__ = [

@@ -195,10 +195,32 @@ def test_keys_match_by_name_then_by_prefix_then_by_file() -> None:
         "actor/kl": ("train/actor/kl", "prefix"),
         "ppl": ("data/ppl", "prefix"),
         "policy/ess": ("ess", "prefix"),
+        "mask_mean@sum": ("policy_mask_mean_sum", "file name"),
     }
     alone = matched_keys(["policy/mask_mean@sum"], Log((), (), {"policy_mask_mean_sum": {}}, frozenset(series)))
     assert alone == {"policy/mask_mean@sum": ("policy_mask_mean_sum", "file name")}
     assert matched_keys(["ppl"], log_of(ppl={}, train__ppl={})) == {"ppl": ("ppl", "exact")}
+
+
+def test_a_files_name_may_have_something_before_the_metric() -> None:
+    """The longest metric that it ends with: k3_kl and not kl; a name that only holds one is none."""
+    names = ["corr/kl", "corr/k3_kl", "corr/ess"]
+    keys = ["tb_run1_corr_k3_kl", "corr_kl", "a_corr_kl", "corr_ess_smoothed", "eval_corr_ess"]
+    log = Log((), (), {key: {1: 1.0} for key in keys}, frozenset(keys))
+    assert matched_keys(names, log) == {
+        "corr/kl": ("corr_kl", "file name"),
+        "corr/k3_kl": ("tb_run1_corr_k3_kl", "file name"),
+    }
+
+
+def test_what_the_log_has_is_said_where_nothing_of_it_fits() -> None:
+    recomputed = {1: Metrics({"a": 1.0})}
+    found = compare(recomputed, log_of(e={1: 1.0}, b={1: 1.0}, c={1: 1.0}, d={1: 1.0}), trainer="t")
+    assert found.sentence.endswith("under this configuration; it has: b, c, d and 1 more.")
+    named = Log((), (), {"foo": {1: 1.0}}, frozenset({"foo"}))
+    assert compare(recomputed, named, trainer="t").sentence.endswith(
+        "; the file's name has to end with that of a metric: foo."
+    )
 
 
 def test_nothing_in_common_is_said() -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.audit.expressing import RULES
 from rollout_audit.audit.quirks import CHECKS
 from rollout_audit.trainers.registry import TRAINERS, get_trainer
 
@@ -70,7 +71,7 @@ class TestTables:
 
     def test_every_quirk_has_a_sentence_and_a_source(self, name: str) -> None:
         for quirk in get_trainer(name).quirks:
-            assert quirk.sentence.endswith((".", ".'"))
+            assert quirk.sentence.endswith(".")
             assert quirk.source
 
 
@@ -80,7 +81,10 @@ def test_every_native_figure_exists(tmp_path: Path) -> None:
     for name in TRAINERS:
         for counterpart in get_trainer(name).counterparts.values():
             where, _, metric = counterpart.native.partition(".")
-            assert metric in (report.overall if where == "overall" else getattr(stages, where)), counterpart
+            if where == "removed":
+                assert metric in RULES, counterpart
+            else:
+                assert metric in (report.overall if where == "overall" else getattr(stages, where)), counterpart
 
 
 def test_a_quirk_that_a_check_is_for_belongs_to_some_trainer() -> None:
@@ -99,6 +103,16 @@ class TestChecks:
         assert "PR #6377" in message
         assert "reference/" not in message
         assert "k1_sign" not in found(dump, "verl", {**config, "rollout_rs_threshold": "0.5_2.0"})
+
+    def test_each_lopsided_rule_has_its_own_share_and_the_users_band(self, tmp_path: Path) -> None:
+        """ρ = 3 is past 1/0.4; the mean of that row, log(3)/4, is past log(1/0.8), of the other log(1.2) is not."""
+        dump = written(tmp_path, [[0.0, 0.0, 0.0, math.log(3)], [math.log(1.2)]])
+        config = {"rollout_rs": "token_k1,seq_mean_k1", "rollout_rs_threshold": "0.4_4.0,0.8_5.0"}
+        _, message = found(dump, "verl", config)["k1_sign"]
+        assert message.startswith("verl, whole dump as one batch: token_k1 '0.4_4'")
+        assert "keeps ratios from 0.25 to 2.5: 20.00% of the tokens leave by this rule alone" in message
+        assert "keeps ratios from 0.2 to 1.25: 80.00% of the tokens leave by this rule alone" in message
+        assert "0.5_5.0" not in message
 
     def test_a_sample_size_that_bounding_lifts(self, tmp_path: Path) -> None:
         dump = written(tmp_path, [[0.0] * 9 + [math.log(50)]])
@@ -218,7 +232,62 @@ class TestChecks:
         """One response of four tokens, one of one: three positions of padding have ratio 1 and pass."""
         dump = written(tmp_path, [[0.0, 0.0, 0.0, 0.0], [0.0]])
         _, message = found(dump, "roll", {"filters": [{"enabled": True}]})["padding_passes"]
-        assert "train_infer_token_ratio_mask_mean@sum = 1.6 where kept.masked_fraction is 1" in message
+        assert "train_infer_token_ratio_mask_mean@sum = 1.6 where 1 − removed.token_ratio is 1" in message
+
+    def test_the_pass_rate_of_each_of_two_filters(self, tmp_path: Path) -> None:
+        """Six tokens in rows of four and two, two positions of padding. By tokens: ρ = 1.5 goes, 5 of 6 pass and the
+        padding with them: 7/6. By rows: the mean of the first, log(1.5)/4, is past log 1.1, so 2 of 6 pass, and the
+        row that does stands on all four of its positions: 4/6."""
+        dump = written(tmp_path, [[math.log(1.5), 0.0, 0.0, 0.0], [0.0, 0.0]])
+        filters = [{"enabled": True}, {"enabled": True, "agg_type": "geometric", "ratio_low": 0.9, "ratio_high": 1.1}]
+        _, message = found(dump, "roll", {"filters": filters})["padding_passes"]
+        assert "train_infer_token_ratio_mask_mean@sum = 1.167 where 1 − removed.token_ratio is 0.8333" in message
+        assert (
+            "train_infer_geometric_ratio_mask_mean@sum = 0.6667 where 1 − removed.seq_mean_ratio is 0.3333" in message
+        )
+
+    def test_what_rejection_takes_from_a_mean(self, tmp_path: Path) -> None:
+        """Of |d| 1, 0.1 and 0.1 in one row mis.py keeps the last two: 0.2/3 and not 1.2/3."""
+        dump = written(tmp_path, [[1.0, 0.1, -0.1]])
+        function = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
+        quirks = found(dump, "slime", {"use_tis": True, "custom_tis_function_path": function, "use_rs": True})
+        text = "train_rollout_logprob_abs_diff = 0.06667 where overall.log_prob_diff_abs_mean is 0.4"
+        assert text in quirks["diff_of_kept_tokens"][1]
+        assert "mean_of_means" not in quirks
+
+    @pytest.mark.parametrize(
+        ("trainer", "config", "quirk"),
+        [
+            ("skyrl", {"sequence_mask_metric": "product"}, "padding_in_ratios"),
+            ("skyrl", {"tis_ratio_type": "sequence"}, "padding_in_ratios"),
+            ("verl-2025-10", {"rollout_is": False, "rollout_is_threshold": 5.0}, "raw_weights"),
+            ("verl-2025-10", {"rollout_is": False, "rollout_is_threshold": 5.0}, "ess_of_clamped"),
+            ("verl-2025-10", {"rollout_is_mode": "mask", "rollout_is_threshold": 1.5}, "reciprocal_lower_bound"),
+            ("verl", {"rollout_is": "sequence", "bypass_mode": True}, "mixed_populations"),
+            ("verl", {"rollout_is": "sequence", "bypass_mode": True}, "ess_after_bounding"),
+            ("areal", {"use_decoupled_loss": True, "m2_threshold": 0.04}, "filtered_means_changed"),
+        ],
+    )  # fmt: skip
+    def test_a_figure_of_what_is_not_applied_stands_beside_none(
+        self, tmp_path: Path, trainer: str, config: dict[str, object], quirk: str
+    ) -> None:
+        """Weights that are logged alone: the native ones are 1, which no quirk of their reduction explains."""
+        assert quirk not in found(written(tmp_path, [[1.0, 0.2, -0.8], [0.9, 0.9]], current=0.0), trainer, config)
+
+    def test_the_least_ratio_of_skyrl_is_of_tokens(self, tmp_path: Path) -> None:
+        dump = written(tmp_path, [[0.5, -0.5], [0.0]])
+        _, message = found(dump, "skyrl", {"tis_ratio_type": "token"})["padding_in_ratios"]
+        assert f"is_ratio_min = 0 where raw.weight_min is {math.exp(-0.5):.4g}" in message
+
+    def test_tokens_with_a_weight_above_0(self, tmp_path: Path) -> None:
+        """AReaL masks ρ = e; the mean is of the two that are left."""
+        dump = written(tmp_path, [[1.0, 0.2, -0.2]])
+        config = {"use_decoupled_loss": True, "rejection_sampling": {"metric": "ratio", "upper": 2.0}}
+        _, message = found(dump, "areal", config)["vanishing_keys"]
+        kept, every = [math.exp(0.2), math.exp(-0.2)], [math.exp(1.0), math.exp(0.2), math.exp(-0.2)]
+        assert (
+            f"behave_imp_weight/avg = {sum(kept) / 2:.4g} where bounded.weight_mean is {sum(every) / 3:.4g}" in message
+        )
 
     def test_a_mean_that_carries_the_size_of_the_batch(self, tmp_path: Path) -> None:
         dump = written(tmp_path, [[0.1], [0.1], [0.1]])

@@ -60,3 +60,37 @@ def test_what_cannot_be_compared_is_one_line(
     assert message in result.err
     assert result.err.count("\n") == 1
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "text"),
+    [
+        ("foo_bar.csv", 0, "the file's name has to end with that of a metric: foo_bar"),
+        ("tb_rollout_corr_kl.csv", 7, "no metric has a value at the same step in log and dump. With --log-offset"),
+    ],
+)
+def test_a_log_of_which_nothing_is_compared_is_no_ok(
+    name: str, offset: int, text: str, dump: Path, tmp_path: Path, run: Any
+) -> None:
+    """The report is there all the same; a gate that holds is told first."""
+    by_step = ra.trainer_metrics(ra.open_dump(dump), "verl", {"rollout_is": "token"}, per_step=True)
+    rows = [f"1.0,{step + offset},{metrics['rollout_corr/kl']}" for step, metrics in by_step.items()]
+    (tmp_path / name).write_text("\n".join(["Wall time,Step,Value", *rows]))
+    out = tmp_path / "r"
+    given = ("analyze", dump, "--trainer", "verl", "--config", "rollout_is=token", "--log", tmp_path / name)
+    result = run(*given, "--no-sweep", "--no-plots", "--out", out)
+    assert result.code == 2
+    assert text in result.err.splitlines()[-1]
+    assert text in result.out
+    assert (out / "report.json").exists()
+    assert run(*given, "--no-sweep", "--no-plots", "--out", out, "--fail-on", "kl_k3 > 0").code == 1
+
+
+def test_the_export_of_one_tag_is_told_by_the_end_of_its_name(dump: Path, tmp_path: Path, run: Any) -> None:
+    by_step = ra.trainer_metrics(ra.open_dump(dump), "verl", {"rollout_is": "token"}, per_step=True)
+    rows = [f"1.0,{step},{metrics['rollout_corr/kl']}" for step, metrics in by_step.items()]
+    (tmp_path / "tb_rollout_corr_kl.csv").write_text("\n".join(["Wall time,Step,Value", *rows]))
+    arguments = ("--log", tmp_path / "tb_rollout_corr_kl.csv", "--no-sweep", "--no-plots", "--format", "json")
+    result = run("analyze", dump, "--trainer", "verl", "--config", "rollout_is=token", *arguments)
+    found = json.loads(result.out)["log"]
+    assert (result.code, found["status"], found["metrics"][0]["metric"]) == (0, "agrees", "rollout_corr/kl")

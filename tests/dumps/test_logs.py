@@ -152,8 +152,10 @@ def test_a_character_that_is_cut_in_two_is_of_the_last_line_alone(tmp_path: Path
             "line 4: not JSON: Expecting ',' delimiter at column 11",
         ),
         ("l.jsonl", ROWS + "killed\n", "line 4: not JSON: Expecting value at column 1"),
-        ("l.jsonl", '{"step": 1, "a": 1, "a": 2}', "line 1: key 'a' stands there twice, with 1 and 2"),
-        ("l.json", '[{"step": 1},\n {"step": 2', "line 2: Expecting ',' delimiter at column 12"),
+        ("l.jsonl", '{"step": 1, "a": 1, "a": 2}', "line 1: key 'a' stands there twice, as 1 and 2"),
+        ("l.json", '[{"step": 1},\n {"step" 2}]', "line 2: Expecting ':' delimiter at column 10"),
+        ("l.json", '[{"step": 1},\n {"step": 2', "no number at any step"),
+        ("l.json", '[{"step"', "line 1: Expecting ':' delimiter at column 9"),
         ("l.json", '[{"step": 1}, 2]', "row 1: a JSON int, not an object"),
         ("l.csv", "step,a,b\n1,2,3\n2,3\n3,4,5\n", "line 3: 2 cells under 3 columns"),
         ("l.csv", "step,a\n1,2\n2,3,4\n", "line 3: 3 cells under 2 columns"),
@@ -167,6 +169,21 @@ def test_a_broken_line_before_the_last_is_an_error_with_its_number(
     with pytest.raises(UnreadableFileError) as error:
         read_log(put(tmp_path / name, text))
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[{"step": 1, "a": 2.0},\n{"step": 2, "a": 3.0},\n{"step": 3, "a', 3),
+        ('[{"step": 1, "a": 2.0},\n{"step": 2, "a": 3.0}', 2),
+        ('{"best": {"x": [1]},\n"log_history": [{"step": 1, "a": 2.0},\n{"step": 2, "a": 3.0},\n{"step": 3, ', 4),
+        ('{"log_history": [{"step": 1, "a": 2.0}, {"step": 2, "a": 3.0}],\n"epoch": ', 2),
+    ],
+)
+def test_a_list_that_breaks_off_has_its_whole_rows(text: str, line: int, tmp_path: Path) -> None:
+    log = read_log(put(tmp_path / "l.json", text))
+    assert log.series == {"a": {1: 2.0, 2: 3.0}}
+    assert log.notes == (f"l.json, line {line}: {UNFINISHED}",)
 
 
 @pytest.mark.parametrize(

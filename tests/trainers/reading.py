@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rollout_audit.trainers.configfile import ConfigSource, Section, load_config
+from rollout_audit.trainers.configfile import ConfigSource, load_config
+from rollout_audit.trainers.section import Section
 
 ANYWHERE = Section()
 

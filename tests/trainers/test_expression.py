@@ -14,8 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollout_audit.corrections.describe import describe
 from rollout_audit.corrections.direct import apply
 from rollout_audit.corrections.equivalence import departures, essence
+from rollout_audit.corrections.likeness import unlikeness
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -354,3 +356,50 @@ class TestNearest:
         found = get_trainer("verl").express(PRESETS["areal_token_mask"].correction)
         assert isinstance(found, Unexpressible)
         assert found.nearest.settings["rollout_is_threshold"] == "1e-09_5.0"
+
+    @pytest.mark.parametrize(
+        ("preset", "name", "formula"),
+        [
+            # a floor of a clip changes little where a zeroing band changes all
+            ("miles_glm", "verl", "token weight capped at 2"),
+            ("openrlhf_tis", "roll", "token weight capped at 5"),
+            # the same tokens leave, the others have weights of about 1
+            ("skyrl_token_mask", "trl", "token weight 0 outside [0.5, 2]"),
+            ("decoupled_geo_rs", "nemo-rl", "token weight; seq_mean_ratio keeps ρ in [0.999001, 1.001]"),
+            ("decoupled_geo_rs", "openrlhf", "token weight; seq_mean_ratio keeps ρ in [0.999001, 1.001]"),
+            # by the sign of the advantage and not, or at an advantage of 0
+            ("prime_rl_ipo", "verl", "token weight capped at 10000; token_prob_diff ≤ 0.1 where A > 0; "
+             "token_prob_diff ≥ -0.1 where A ≤ 0; bypass, reinforce"),
+            ("skyrl_dppo", "prime-rl", "token weight; token_prob_diff ≤ 0.2 where A > 0; "
+             "token_prob_diff ≥ -0.2 where A ≤ 0; bypass, reinforce"),
+            # neither mode is its own: what it does to the tokens is
+            ("bypass_pg_is", "miles", "sequence weight capped at 2"),
+        ],
+    )  # fmt: skip
+    def test_it_does_the_most_alike_to_the_tokens(self, preset: str, name: str, formula: str) -> None:
+        found = get_trainer(name).express(PRESETS[preset].correction)
+        assert isinstance(found, Unexpressible)
+        assert describe(found.nearest.correction) == formula
+
+    @pytest.mark.parametrize("name", TRAINERS)
+    def test_nothing_is_in_the_place_of_itself(self, name: str) -> None:
+        for preset in PRESETS.values():
+            found = get_trainer(name).express(preset.correction)
+            if isinstance(found, Unexpressible):
+                one, _, other = found.reason.removeprefix("the loss divides by ").partition(" instead of ")
+                assert one.strip('"') != other.partition(", different")[0].strip('"'), found.reason
+
+
+@settings(deadline=None)
+@given(CORRECTIONS, CORRECTIONS)
+def test_unlikeness_is_a_distance(one: Correction, other: Correction) -> None:
+    assert unlikeness(one, one) == 0.0
+    assert 0.0 <= unlikeness(one, other) == unlikeness(other, one) <= 1.0
+
+
+def test_unlikeness_by_hand() -> None:
+    """No token has weight 0 in the one, none another in the other: 1 / (1 + 1) of the whole."""
+    nothing = Correction(rules=(Rule(Statistic.K2, Aggregation.TOKEN, upper=0.0),))
+    assert unlikeness(Correction(), nothing) == 0.5
+    halved = Correction(Weight(Level.TOKEN, Bound.CLIP, 0.5, 0.5))
+    assert unlikeness(Correction(), halved) == pytest.approx(1 / 2 - 1 / 3, abs=1e-6)

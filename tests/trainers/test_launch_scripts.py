@@ -11,7 +11,7 @@ from rollout_audit.corrections.model import Bound, Correction, Denominator, Leve
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.errors import ConfigError
 from rollout_audit.reports.pasting import pasted
-from rollout_audit.trainers.expression import Expression
+from rollout_audit.trainers.expression import Expression, Unexpressible
 from rollout_audit.trainers.registry import get_trainer
 from tests.trainers.reading import read_config
 from tests.trainers.test_trainer_numbers import LOG2, LOG4, metrics_of, tokens_of
@@ -88,8 +88,40 @@ def test_the_file_of_mis_alone_is_read_as_such(tmp_path: Path) -> None:
     path.write_text(MIS_YAML)
     assert read("slime", path) == read("miles", path)
     assert read("slime", path).weight == Weight(Level.SEQUENCE, Bound.CLIP, 0.5, 3.0)
-    assert config_warnings("miles", path) == ()
-    assert "of mis.py, which runs where custom_tis_function_path names it" in config_warnings("slime", path)[0]
+    for name in ("miles", "slime"):
+        (warning,) = config_warnings(name, path)
+        assert "of mis.py, which runs where custom_tis_function_path names it; read as if it did" in warning
+    path.write_text(f"custom_tis_function_path: {HELPER}\n{MIS_YAML}")
+    assert config_warnings("miles", path) == config_warnings("slime", path) == ()
+
+
+SHIPPED = {
+    "use_tis": True, "tis_level": "token", "tis_mode": "truncate", "tis_lower_bound": 0.5, "tis_upper_bound": 2.0,
+    "tis_batch_normalize": True, "use_rs": True, "rs_level": "token", "rs_veto_threshold": 1e-4,
+}  # fmt: skip
+"""mis.yaml as it comes with both"""
+
+
+@BOTH
+@pytest.mark.parametrize("preset", ["decoupled_seq_is", "token_is_rs", "slime_mis", "nemo_rl_seq_mask_tis"])
+def test_what_is_pasted_over_the_shipped_file_means_the_same(name: str, preset: str) -> None:
+    """Each key that the file sets otherwise than mis.py does is said, and which function reads it."""
+    trainer = get_trainer(name)
+    found = trainer.express(PRESETS[preset].correction)
+    nearest = found.nearest if isinstance(found, Unexpressible) else found
+    assert str(nearest.settings["custom_tis_function_path"]).startswith("examples.")
+    over = {**SHIPPED, **nearest.settings}
+    assert trainer.correction(trainer.configure(over)) == nearest.correction
+
+
+@BOTH
+def test_its_own_icepop_comes_before_that_of_the_helper(name: str) -> None:
+    found = get_trainer(name).express(PRESETS["decoupled_token_icepop"].correction)
+    assert isinstance(found, Expression)
+    path = found.settings["custom_tis_function_path"]
+    assert str(path).startswith(f"{name}.backends.")
+    assert str(path).endswith(".icepop_function")
+    assert (found.settings["tis_clip_low"], found.settings["tis_clip"]) == (0.5, 5.0)
 
 
 @BOTH

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollout_audit.errors import UsageError
-from rollout_audit.trainers.configfile import Section
 from rollout_audit.trainers.registry import get_trainer
+from rollout_audit.trainers.section import Section
 from tests.trainers.reading import read_config
 
 VERL = Section(("algorithm", "rollout_correction"))

@@ -68,6 +68,8 @@ def dump_of(
         ("areal", {"behave_imp_weight_mode": "mask"}, "behave_imp_weight_mode = 'mask': must be one of disabled"),
         ("areal", {"behave_imp_weight_cap": 0.5}, "upper = 0.5: AReaL wants a bound above 1 for a ratio"),
         ("areal", {"behave_imp_weight_capp": 5.0}, "behave_imp_weight_capp = 5.0: unknown setting; did you mean"),
+        ("areal", {"metric": "kl_k2", "upper": -1}, "upper = -1: kl_k2 is never below 0"),
+        ("areal", {"metric": "kl_k3", "upper": 0}, "upper = 0: kl_k3 is never below 0"),
         ("areal", {"lower": 6.0}, "lower = 6.0: above upper = 5"),
         ("areal", {"m2_threshold": 0}, "m2_threshold = 0: must be positive"),
         ("roll", {"filters": [{"agg_typ": "token"}]}, "filters[0].agg_typ = 'token': unknown setting; did you mean"),
@@ -101,7 +103,12 @@ def test_what_the_trainer_refuses_names_key_and_value(name: str, config: dict[st
         ),
         ("areal", {"use_decoupled_loss": True, "metric": "kl_k3", "upper": 0.1}, "without any bound"),
         ("roll", {"filters": [{}]}, "filters[0]: does nothing without enabled: true"),
-        ("roll", {"filters": [{"enabled": True, "diff_enabled": True}]}, "ratio_enabled is true by default"),
+        (
+            "roll",
+            {"filters": [{"enabled": True, "diff_enabled": True}], "force_disable_old_logprobs_recompute": True},
+            "ratio_enabled is true by default",
+        ),
+        ("roll", {"filters": [{"enabled": True}]}, "ROLL sets it to true where a step takes several backward steps"),
         ("roll", {"is_weight": {"upper_bound": 2.0}}, "is_weight: does nothing without enabled: true"),
         (
             "ms-swift",

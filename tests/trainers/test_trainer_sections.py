@@ -247,8 +247,70 @@ def test_the_newer_name_counts_where_both_are_given() -> None:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_source_without_a_setting_of_ours_is_said(name: str) -> None:
     trainer = get_trainer(name)
-    assert trainer.settings({"trainer": {"nnodes": 1}}) == ({}, (f"no setting of {name} is given: its defaults",))
+    place = ".".join(trainer.section.path)
+    under = f", where its settings would stand under {place}" if place else ""
+    note = f"no setting of {name} is given: its defaults; there are trainer, a, b and 1 more{under}"
+    assert trainer.settings({"trainer": {"nnodes": 1}, "a": 1, "b": 2, "c": 3}) == ({}, (note,))
     assert trainer.settings({}) == ({}, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "note"),
+    [
+        (
+            "roll",
+            {"train_infer_is_weight": {"enabled": True}, "train_infer_correction": {"filters": []}},
+            "train_infer_is_weight: not looked at; the settings of roll stand under train_infer_correction",
+        ),
+        (
+            "roll",
+            {"is_weight_config": {"enabled": True}, "train_infer_correction": {"filters": []}},
+            "is_weight_config: not looked at; the settings of roll stand under train_infer_correction",
+        ),
+        (
+            "openrlhf",
+            {"is_correction": {"enable": True}, "algo": {"advantage": {"is_correction_enable": True}}},
+            "is_correction: not looked at; the settings of openrlhf stand under algo.advantage",
+        ),
+        (
+            "verl",
+            {
+                "algorithm": {
+                    "rollout_correction": {"rollout_is": "token"},
+                    "rollout_rs_cfg": {"option": "token_k1"},
+                }
+            },
+            "algorithm.rollout_rs_cfg: not looked at; the settings of verl stand under algorithm.rollout_correction",
+        ),
+    ],
+)
+def test_a_section_that_is_called_like_ours_is_said(name: str, tree: dict[str, object], note: str) -> None:
+    assert get_trainer(name).settings(tree)[1] == (note,)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"rollout_is": "token", "rollout_rss": "token_k1", "data": {"n": 1}},
+        {"rollout_is": "token", "rollout_rss": "token_k1"},
+    ],
+)
+def test_a_misspelt_key_is_told_beside_a_section_too(tree: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="rollout_rss = 'token_k1': unknown setting; did you mean 'rollout_rs'"):
+        get_trainer("verl").settings(tree)
+
+
+@pytest.mark.parametrize("name", ["slime", "miles"])
+def test_a_file_of_mis_py_that_only_repeats_defaults_is_named_by_its_keys(name: str) -> None:
+    warnings = config_warnings(name, {"tis_level": "token", "tis_mode": "truncate"})
+    assert not any(line.startswith(":") for line in warnings)
+
+
+def test_a_file_of_mis_py_without_use_tis_does_nothing_in_slime() -> None:
+    assert config_warnings("slime", {"tis_level": "token", "tis_mode": "truncate"}) == (
+        "tis_level, tis_mode: of mis.py, which runs where custom_tis_function_path names it; read as if it did, "
+        "but without use_tis: true it does nothing",
+    )
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
@@ -297,3 +359,18 @@ def test_a_neighbour_that_is_spelled_alike_is_no_misspelling(name: str, config: 
 )
 def test_a_bound_on_one_side_is_said_as_one(name: str, config: dict[str, object], text: str) -> None:
     assert config_text(name, config).split("reads: ")[1].split(" (")[0] == text
+
+
+def test_a_cap_below_1_of_october_is_a_warning_alone() -> None:
+    """Whose reciprocal is above it: no band is made of the two in truncate mode."""
+    source = {"rollout_is": True, "rollout_is_threshold": 1e-4}
+    assert config_warnings("verl-2025-10", source) == (
+        "rollout_is_threshold = 0.0001: a cap below 1 shrinks weights where the policies agree",
+    )
+    with pytest.raises(ConfigError, match=r"rollout_is_threshold = 0\.0001: a lone bound below 1 is the empty band"):
+        get_trainer("verl-2025-10").configure({**source, "rollout_is_mode": "mask"})
+
+
+@pytest.mark.parametrize("key", ["rollout_token_veto_threshold", "rollout_rs_threshold_lower", "use_policy_gradient"])
+def test_an_old_key_that_is_null_was_off_and_is_not_spoken_of(key: str) -> None:
+    assert get_trainer("verl").settings({"rollout_is": "token", key: None}) == ({"rollout_is": "token"}, ())

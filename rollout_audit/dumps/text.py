@@ -7,7 +7,9 @@ import re
 import tomllib
 from typing import Any
 
-__all__ = ["as_utf8", "decoded", "parsed_toml", "twice"]
+__all__ = ["as_utf8", "decoded", "on_one_line", "parsed_toml", "twice"]
+
+_WIDEST = 80
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -68,3 +70,9 @@ def twice(key: str, first: int | None, line: int) -> str:
     """That a key stands in two lines; `first` where it is known."""
     where = f"line {line}" if first in (None, line) else f"lines {first} and {line}"
     return f"key {key!r} stands there twice, {where}; keep one"
+
+
+def on_one_line(text: str) -> str:
+    """A text for a message: blanks and line breaks as one blank, and not too long."""
+    words = " ".join(text.split())
+    return words if len(words) <= _WIDEST else f"{words[:_WIDEST]}…"

@@ -35,6 +35,7 @@ _HEAD = 512
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _MARKS: tuple[tuple[bytes, Container | Literal["zip"]], ...] = (
     (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),  # with nothing in it
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "torch"),  # of torch before 1.6
     (b"{", "jsonl"),
 )
@@ -128,13 +129,13 @@ def open_binary(path: str) -> IO[bytes]:
     return cast("IO[bytes]", fsspec.open(path, "rb").open())
 
 
-def members(path: str) -> tuple[str, ...]:
-    """Names in a zip archive, empty where it is cut off."""
+def members(path: str) -> tuple[str, ...] | None:
+    """Names in a zip archive, None where it is cut off."""
     try:
         with open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
             return tuple(archive.namelist())
     except (zipfile.BadZipFile, OSError):
-        return ()
+        return None
 
 
 def sibling_exists(path: str, name: str) -> bool:
@@ -278,7 +279,7 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
     named = named_container(path)
     if head[:4] == b"PAR1" and tail == b"PAR1" and size >= 12:
         return "parquet"
-    if size == 0 and named == "jsonl":
+    if named == "jsonl" and size <= len(head) and not head.strip(_BLANKS):
         return "jsonl"  # a rank that had nothing to write
     if problem := _foreign(head, size):
         raise UnreadableFileError(f"{path}: {problem}")
@@ -298,6 +299,8 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
 def _unknown(head: bytes) -> str:
     if _PICKLE.match(head):
         return f"a pickle; {PICKLE_ADVICE}"
+    if head.lstrip(_BLANKS).startswith(b"["):
+        return "a JSON array; one object a line is read (JSON Lines): jq -c '.[]' FILE > FILE.jsonl"
     return (
         f"of no format that is read (begins with {head[:8]!r}); known are {', '.join(FORMATS)}, "
         "and --input-format forces one"
@@ -307,8 +310,10 @@ def _unknown(head: bytes) -> str:
 def _in_archive(path: str) -> Container:
     """torch.save and numpy.savez both write zip archives."""
     inside = members(path)
-    if not inside:
+    if inside is None:
         raise UnreadableFileError(f"{path}: zip archive without its directory, truncated or still being written")
+    if not inside:
+        raise UnreadableFileError(f"{path}: an archive without a single array or tensor in it; write it again")
     if any(name.endswith("data.pkl") for name in inside):
         return "torch"
     if all(name.endswith(".npy") for name in inside):
@@ -331,7 +336,7 @@ def _looks_like_tensors(head: bytes) -> bool:
 def _foreign(head: bytes, size: int) -> str | None:
     text = head.lstrip().lower()
     signs: Iterable[tuple[bool, str]] = (
-        (size == 0, "the file is empty (0 bytes)"),
+        (size == 0, "the file is empty (0 bytes): cut off, or still being written? leave it out or write it again"),
         (head.startswith(b"version https://git-lfs"), "a Git-LFS pointer, not the data: run `git lfs pull`"),
         (
             text.startswith((b"<!doctype", b"<html", b"<?xml")),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollout_audit.dumps.columns import Batch
 
-__all__ = ["JsonlSource", "first_object"]
+__all__ = ["JsonlSource", "first_line", "first_object"]
 
 BLOCK = 1 << 23
 """bytes of lines that one unit of work holds, about"""
@@ -35,10 +35,14 @@ class _Index(NamedTuple):
     digest: bytes
 
 
-def first_object(path: str) -> dict[str, Any] | None:
-    """The first line that is not blank, None where it is no JSON object."""
+def first_line(path: str) -> bytes:
+    """The first line that is not blank, empty where there is none."""
     with open_binary(path) as stream:
-        line = next((line for line in stream if line.strip()), b"")
+        return next((line for line in stream if line.strip()), b"")
+
+
+def first_object(line: bytes) -> dict[str, Any] | None:
+    """What the line holds, None where it is no JSON object."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -135,6 +139,8 @@ class JsonlSource:
             value = json.loads(line)
         except ValueError as error:
             cut = "" if line.endswith(b"\n") else ", or still being written"
+            if line.strip() == b"{":
+                cut = "; an object over several lines? jq -c . FILE > FILE.jsonl puts it on one"
             reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise UnreadableFileError(f"{self._file.name}, row {row}: not JSON ({reason}){cut}") from error
         if not isinstance(value, dict):

@@ -12,7 +12,7 @@ from rollout_audit.dumps.chunk import Finding, Severity
 from rollout_audit.dumps.discovery import DumpFile, named_container, sibling_exists
 from rollout_audit.dumps.formats.prime_rl import MARKER
 from rollout_audit.dumps.formats.table import FORMATS, Container, recognise
-from rollout_audit.errors import UnreadableFileError, amount
+from rollout_audit.errors import NothingToAuditError, UnreadableFileError, amount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -32,11 +32,13 @@ _BARE = {"jsonl", "torch"}
 """Formats of whatever is in no other: such a file may well be no dump at all."""
 _ROLLOUT_FORMATS = {"slime-rollout", "miles-dashboard", "open-instruct"}
 _INCOMPLETE = ("bare", "rollout", "evaluation")
+_NOTHING = "nothing at all"
 _OBJECTS = "objects that are not tensors"
 _RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
 _EVALUATION = re.compile(r"(?:^|_)eval_")
 _REASONS: Mapping[str, tuple[Severity, str]] = {
     "unfinished": ("warning", "without STABLE beside them: still being written? --input-format prime-rl reads them"),
+    "empty": ("info", "without a line: cut off, or of an idle rank?"),
     "text": ("info", "without a column of rollout log-probs"),
     "objects": ("warning", "with more than tensors, which are not opened (checkpoints?)"),
     "rollout": ("info", "with rollout log-probs alone, beside files that hold the trainer's too"),
@@ -58,7 +60,8 @@ def identify(
         forced: the format was given, so nothing is to be recognised and a missing marker does not count.
 
     Raises:
-        UnreadableFileError: every file is still being written.
+        UnreadableFileError: every file is still being written, or one is not at all what its name says.
+        NothingToAuditError: no file has a line in it.
     """
     if forced:
         return _merged(files), []
@@ -77,6 +80,11 @@ def identify(
         raise UnreadableFileError(
             f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
             "--input-format prime-rl reads it all the same"
+        )
+    if (empty := groups["empty"]) and not (groups["objects"] or groups["text"]):
+        more = f", nor in {amount(len(empty) - 1, 'file')} beside it" if empty[1:] else ""
+        raise NothingToAuditError(
+            f"{empty[0].path}: no line in it{more}: nothing to audit; cut off, or still being written?"
         )
     return [*groups["objects"], *groups["text"]], []  # the reader says what is wrong with them
 
@@ -105,6 +113,8 @@ def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
     """Why a file is no part of the dump, empty where it is."""
     if _OBJECTS in names:
         return "objects"
+    if _NOTHING in names:
+        return "empty"
     if file.format in _BARE and not wanted & names:
         return "text"
     return "unfinished" if file.format == "prime-rl" and not sibling_exists(file.path, MARKER) else ""
@@ -113,9 +123,10 @@ def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
 def _names(file: DumpFile) -> set[str] | None:
     """What tells the format apart from others of its kind, None where the kind says all (or the columns will)."""
     if file.format == "jsonl":
-        from rollout_audit.dumps.jsonl import first_object
+        from rollout_audit.dumps.jsonl import first_line, first_object
 
-        return set(first_object(file.path) or ()) if file.size else set()
+        line = first_line(file.path)
+        return set(first_object(line) or ()) if line else {_NOTHING}
     if file.format == "torch":
         from rollout_audit.dumps.torch_files import ForeignObjectsError, load_tensors
 

@@ -192,8 +192,18 @@ def _tensor_file(path: Path) -> bytes:
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+EMPTY = "the file is empty (0 bytes): cut off, or still being written? leave it out or write it again"
 BAD_FILES: list[tuple[str, str, Any, str]] = [
-    ("empty", "x.parquet", b"", "the file is empty (0 bytes)"),
+    *(
+        (f"empty {suffix}", f"x{suffix}", b"", EMPTY)
+        for suffix in (".parquet", ".safetensors", ".npz", ".pt", ".json", ".txt")
+    ),
+    (
+        "empty archive",
+        "x.npz",
+        b"PK\x05\x06" + bytes(18),
+        "an archive without a single array or tensor in it; write it again",
+    ),
     ("lfs", "x.parquet", LFS, "a Git-LFS pointer, not the data: run `git lfs pull`"),
     ("lfs tensors", "x.safetensors", LFS, "a Git-LFS pointer, not the data: run `git lfs pull`"),
     (
@@ -213,9 +223,15 @@ BAD_FILES: list[tuple[str, str, Any, str]] = [
     (
         "foreign, no suffix",
         "x.bin",
-        b"[1, 2, 3]",
-        f"of no format that is read (begins with b'[1, 2, 3'); known are {', '.join(FORMATS)}, "
+        b"hello, you",
+        f"of no format that is read (begins with b'hello, y'); known are {', '.join(FORMATS)}, "
         "and --input-format forces one",
+    ),
+    (
+        "JSON array",
+        "x.json",
+        b'[{"rollout_log_probs": [-1.0]}]',
+        "a JSON array; one object a line is read (JSON Lines): jq -c '.[]' FILE > FILE.jsonl",
     ),
     (
         "cut tensors",

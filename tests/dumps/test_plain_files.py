@@ -179,9 +179,53 @@ def test_text_logs_in_the_folder_are_left_out(tmp_path: Path) -> None:
     torch.save({"model": torch.zeros(3)}, tmp_path / "checkpoint.pt")
     dump = ra.open_dump(tmp_path)
     assert [file.name for file in dump.files] == ["step_7.jsonl"]
-    (finding,) = dump.left_out
-    assert (finding.kind, finding.severity, finding.count) == ("file_left_out", "info", 3)
+    assert [(one.kind, one.severity, one.message) for one in dump.left_out] == [
+        (
+            "file_left_out",
+            "info",
+            "1 file left out, without a line: cut off, or of an idle rank?",
+        ),
+        ("file_left_out", "info", "2 files left out, without a column of rollout log-probs"),
+    ]
     assert told(ra.open_dump(tmp_path, field_map={"reward": "reward"})) == EXPECTED
+
+
+EMPTIES = {
+    "no bytes": ["a.jsonl"],
+    "blank lines": ["a.jsonl"],
+    "several": ["a.jsonl", "b.jsonl", "c.ndjson"],
+}
+
+
+@pytest.mark.parametrize("case", EMPTIES)
+def test_lines_that_are_not_there(case: str, tmp_path: Path) -> None:
+    """Alone they are refused by name, beside others they are left out."""
+    for name in EMPTIES[case]:
+        (tmp_path / name).write_text("\n \n" if case == "blank lines" else "")
+    more = ", nor in 2 files beside it" if case == "several" else ""
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    text = f"{tmp_path}/a.jsonl: no line in it{more}: nothing to audit; cut off, or still being written?"
+    assert (type(raised.value).__name__, str(raised.value)) == ("NothingToAuditError", text)
+    lines(tmp_path / "z.jsonl", *ROWS)
+    dump = ra.open_dump(tmp_path)
+    assert [file.name for file in dump.files] == ["z.jsonl"]
+    assert told(ra.open_dump(tmp_path, field_map={"reward": "reward"})) == EXPECTED
+    (finding,) = dump.left_out
+    assert (finding.count, finding.file) == (len(EMPTIES[case]), "a.jsonl")
+
+
+@pytest.mark.parametrize("content", [[], {"rollout_log_probs": [], "old_log_probs": []}])
+def test_pt_without_a_row(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(ra.DumpError, match=r"^a\.pt: zero rows, nothing to audit; name a dump that has some$"):
+        ra.open_dump(tmp_path)
+
+
+def test_an_object_over_several_lines_is_told_how_to_be_put_on_one(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(ROWS[0], indent=1))
+    with pytest.raises(ra.DumpError, match=r"a\.json, row 0: not JSON .*object over several lines\? jq -c \. FILE"):
+        ra.open_dump(tmp_path / "a.json")
 
 
 def test_pickles_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -39,6 +39,18 @@ _MARKS: tuple[tuple[bytes, Container | Literal["zip"]], ...] = (
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "torch"),  # of torch before 1.6
     (b"{", "jsonl"),
 )
+_OTHER_KINDS: tuple[tuple[bytes, str], ...] = (
+    (b"\x1f\x8b", "packed by gzip; unpack it first: gunzip FILE"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd; unpack it first: unzstd FILE"),
+    (b"BZh", "packed by bzip2; unpack it first: bunzip2 FILE"),
+    (b"\xff\xfe", "UTF-16 text; JSON Lines are UTF-8: iconv -f utf-16 -t utf-8 FILE > FILE.jsonl"),
+    (b"\xfe\xff", "UTF-16 text; JSON Lines are UTF-8: iconv -f utf-16 -t utf-8 FILE > FILE.jsonl"),
+    (
+        b"\x93NUMPY",
+        "one array without a name; numpy.savez('step_7.npz', rollout_log_probs=…, …) names them",
+    ),
+    (b"ARROW1", "an Arrow file; pyarrow.parquet.write_table writes the same table as Parquet"),
+)
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _PICKLES = {".pkl", ".pickle"}
 PICKLE_ADVICE = (
@@ -288,6 +300,8 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
     if not _looks_like_tensors(head):
         if kind := next((kind for mark, kind in _MARKS if head.lstrip(_BLANKS).startswith(mark)), None):
             return _in_archive(path) if kind == "zip" else kind
+        if _PICKLE.match(head):
+            raise UnreadableFileError(f"{path}: a pickle; {PICKLE_ADVICE}")
         if named == "parquet":
             raise UnreadableFileError(f"{path}: not a Parquet file (begins with {head[:8]!r})")
         if named != "safetensors":
@@ -297,8 +311,6 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
 
 
 def _unknown(head: bytes) -> str:
-    if _PICKLE.match(head):
-        return f"a pickle; {PICKLE_ADVICE}"
     if head.lstrip(_BLANKS).startswith(b"["):
         return "a JSON array; one object a line is read (JSON Lines): jq -c '.[]' FILE > FILE.jsonl"
     return (
@@ -342,5 +354,6 @@ def _foreign(head: bytes, size: int) -> str | None:
             text.startswith((b"<!doctype", b"<html", b"<?xml")),
             "an HTML or XML page, not the data: was the download refused?",
         ),
+        *((head.startswith(mark) and not _looks_like_tensors(head), kind) for mark, kind in _OTHER_KINDS),
     )
     return next((problem for applies, problem in signs if applies), None)

@@ -31,7 +31,7 @@ _SPELT: Mapping[Container, str] = {
 _BARE = {"jsonl", "torch"}
 """Formats of whatever is in no other: such a file may well be no dump at all."""
 _ROLLOUT_FORMATS = {"slime-rollout", "miles-dashboard", "open-instruct"}
-_INCOMPLETE = ("bare", "rollout", "evaluation")
+_INCOMPLETE = ("bare", "untrained", "rollout", "evaluation")
 _NOTHING = "nothing at all"
 _OBJECTS = "objects that are not tensors"
 _RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
@@ -42,6 +42,11 @@ _REASONS: Mapping[str, tuple[Severity, str]] = {
     "text": ("info", "without a column of rollout log-probs"),
     "objects": ("warning", "with more than tensors, which are not opened (checkpoints?)"),
     "rollout": ("info", "with rollout log-probs alone, beside files that hold the trainer's too"),
+    "untrained": (
+        "warning",
+        "with rollout log-probs alone: the trainer's are missing, no file here has them; slime and miles write "
+        "train_data with --dump-details DIR, else give a dump that has them as --join",
+    ),
     "bare": ("warning", "in which nothing is the trainer's, though their format has a place for it"),
     "evaluation": ("info", "of evaluations, which nothing was trained on"),
 }
@@ -153,19 +158,27 @@ def _said(files: Sequence[str], severity: Severity, text: str) -> list[Finding]:
 
 def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:
     """Files with both sides; those of the rollout alone only where there is no other, evaluations least of all."""
-    kinds = [_kind(info) for info in infos]
+    trained = {_rollout(info) for info in infos if not info.lacks_training}
+    kinds = [_kind(info, trained) for info in infos]
     best = next(kind for kind in ("whole", *_INCOMPLETE) if kind in kinds)
     groups = {kind: [info for info, its in zip(infos, kinds, strict=True) if its == kind] for kind in kinds}
     others = [kind for kind in _INCOMPLETE if kind in groups and kind != best]
     return groups[best], [f for kind in others for f in _left_out(kind, [info.file for info in groups[kind]])]
 
 
-def _kind(info: FileInfo) -> str:
+def _kind(info: FileInfo, trained: Collection[tuple[str, int]]) -> str:
     if not info.lacks_training:
         return "whole"
     if _EVALUATION.search(basename(info.file.path)):
         return "evaluation"
-    return "rollout" if info.file.format in _ROLLOUT_FORMATS else "bare"
+    if info.file.format not in _ROLLOUT_FORMATS:
+        return "bare"
+    return "rollout" if _rollout(info) in trained else "untrained"
+
+
+def _rollout(info: FileInfo) -> tuple[str, int]:
+    """The run and the rollout of it that a file tells of: slime and miles keep each kind in a folder of the run."""
+    return dirname(dirname(info.file.path)), info.step
 
 
 def _merged(files: Sequence[DumpFile]) -> list[DumpFile]:

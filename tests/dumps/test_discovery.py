@@ -227,6 +227,26 @@ BAD_FILES: list[tuple[str, str, Any, str]] = [
         f"of no format that is read (begins with b'hello, y'); known are {', '.join(FORMATS)}, "
         "and --input-format forces one",
     ),
+    *(
+        (f"{kind} as {suffix}", f"x{suffix}", head + bytes(20), told)
+        for suffix in (".parquet", ".safetensors", ".jsonl", ".pt", ".bin")
+        for kind, head, told in (
+            ("gzip", b"\x1f\x8b\x08\x00", "packed by gzip; unpack it first: gunzip FILE"),
+            ("zstd", b"\x28\xb5\x2f\xfd", "packed by zstd; unpack it first: unzstd FILE"),
+            (
+                "UTF-16",
+                '{"uid": 1}'.encode("utf-16"),
+                "UTF-16 text; JSON Lines are UTF-8: iconv -f utf-16 -t utf-8 FILE > FILE.jsonl",
+            ),
+            ("pickle", b"\x80\x04\x95", f"a pickle; {PICKLE_ADVICE}"),
+            (
+                "npy",
+                b"\x93NUMPY\x01\x00",
+                "one array without a name; numpy.savez('step_7.npz', rollout_log_probs=…, …) names them",
+            ),
+            ("arrow", b"ARROW1\x00\x00", "an Arrow file; pyarrow.parquet.write_table writes the same table as Parquet"),
+        )
+    ),
     (
         "JSON array",
         "x.json",

@@ -273,6 +273,27 @@ def test_rollout_only_dumps_say_what_is_missing(path: str, file_format: str, row
         ra.analyze(dump)
 
 
+@pytest.mark.parametrize("trainer", ["slime", "miles"])
+def test_rollouts_that_nobody_wrote_the_training_of_are_said_apart(trainer: str, tmp_path: Path) -> None:
+    """One run without any train file, and one without that of its second rollout, beside each other."""
+    for run in ("bare", "part"):
+        shutil.copytree(HERE / trainer / "grpo_run", tmp_path / run)
+    shutil.rmtree(tmp_path / "bare/train_data")
+    for path in (tmp_path / "part/train_data").glob("1*"):
+        path.unlink()
+    for path in tmp_path.rglob("*eval*"):
+        path.unlink()
+    dump = ra.open_dump(tmp_path)
+    assert sorted({row.step for row in dump.rows()}) == [0, 2]
+    missing, paired = dump.left_out
+    each = 1 if trainer == "slime" else 2
+    assert (missing.severity, missing.count) == ("warning", 4 * each)
+    assert "the trainer's are missing" in missing.message
+    assert "slime and miles write train_data with --dump-details DIR, else give a dump that has" in missing.message
+    assert (paired.severity, paired.count) == ("info", 2 * each)
+    assert "beside files that hold the trainer's too" in paired.message
+
+
 def test_dashboards_agree_with_the_train_files() -> None:
     train = {(row.step, row.uid): row for row in ra.open_dump(HERE / "miles").rows()}
     for row in ra.open_dump(HERE / "miles/grpo_run/dashboard_columns").rows():

@@ -118,7 +118,8 @@ def test_several_runs_are_refused_and_each_alone_is_right(tmp_path: Path) -> Non
         joined(*runs(tmp_path))
     assert str(raised.value) == (
         "run_0/rollout/step_1.parquet and run_1/rollout/step_1.parquet: several rows of step 1 have the uid '0', "
-        "so they cannot be joined by it; join one run at a time, or name a column that tells them apart with --map uid=COLUMN"
+        "so they cannot be joined by it; join one run at a time, or name a column that tells them apart with --map "
+        "uid=COLUMN"
     )
     rows, said = joined(tmp_path / "run_1/rollout", tmp_path / "run_1/train")
     assert rows == [

@@ -73,7 +73,7 @@ class JsonlSource:
         self.fields = fields
         sample = self._sample()
         self.columns = column_infos(sample)
-        self._seen = {column.name for column in self.columns if column.element != "null"}
+        self._seen = {column.name for column in self.columns if column.is_list or column.element != "null"}
         self._sampled = sample
 
     @property
@@ -136,7 +136,9 @@ class JsonlSource:
 
     def _parsed(self, line: bytes, row: int) -> Record:
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_once_each)
+        except _TwiceError as error:
+            raise UnreadableFileError(f"{self._file.name}, row {row}: {error}; rename or remove one") from error
         except ValueError as error:
             cut = "" if line.endswith(b"\n") else ", or still being written"
             if line.strip() == b"{":
@@ -161,6 +163,19 @@ class JsonlSource:
                 f"{self._file.name}, row {row}: has {late[0]!r}, which no row before {SAMPLE} has; "
                 "write every column in every row (null where a row has none)"
             )
+
+
+class _TwiceError(ValueError):
+    """Two values under one name, of which JSON readers silently take the last."""
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = sorted(name for name in _KNOWN & values.keys() if sum(name == other for other, _ in pairs) > 1)
+        if twice:
+            raise _TwiceError(f"two values are named {twice[0]!r}")
+    return values
 
 
 def _indexed(path: str) -> _Index:

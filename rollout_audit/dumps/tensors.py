@@ -78,7 +78,7 @@ class TensorSource:
     def _info(self, tensor: Tensor) -> ColumnInfo:
         is_list = self._is_list(tensor)
         fits = is_list or tensor.size == self.rows or not tensor.shape
-        element = _ELEMENTS.get(tensor.type, "other") if fits else "other"
+        element = _ELEMENTS.get(tensor.type, "other") if fits else "misfit"
         return ColumnInfo(tensor.name, f"{tensor.type}{list(tensor.shape)}", element, is_list)
 
     @property

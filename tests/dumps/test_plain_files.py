@@ -190,6 +190,42 @@ def test_text_logs_in_the_folder_are_left_out(tmp_path: Path) -> None:
     assert told(ra.open_dump(tmp_path, field_map={"reward": "reward"})) == EXPECTED
 
 
+PLAIN = {"rollout_log_probs": [-0.1], "old_log_probs": [-0.2]}
+ODD_VALUES = {
+    "a name twice": (
+        [json.dumps(PLAIN)[:-1] + ', "old_log_probs": [-0.3]}\n'],
+        "row 0: two values are named 'old_log_probs'",
+    ),
+    "reward": ([PLAIN | {"reward": 1}, PLAIN | {"reward": "x"}], "row 1: reward is 'x', which is no number"),
+    "advantages": ([PLAIN | {"advantages": 1}, PLAIN | {"advantages": "x"}], "row 1: advantages is 'x', which is no"),
+    "beyond 64 bits": ([PLAIN | {"reward": 2**70}], "row 0, column 'reward': holds a number beyond 64 bits"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_VALUES)
+def test_values_that_no_column_can_hold(case: str, tmp_path: Path) -> None:
+    rows, message = ODD_VALUES[case]
+    path = lines(tmp_path / "a.jsonl", *rows)
+    for read in (lambda: list(ra.open_dump(path).rows()), lambda: inspect_dump(ra.open_dump(path))):
+        with pytest.raises(UnreadableFileError) as raised:
+            read()
+        assert message in str(raised.value)
+
+
+def test_a_name_that_nobody_reads_may_stand_twice(tmp_path: Path) -> None:
+    text = json.dumps(PLAIN)[:-1] + ', "note": 1, "note": 2, "info": {"a": 1, "a": 2}}\n'
+    path = lines(tmp_path / "a.jsonl", text)
+    assert [row.old_log_probs.tolist() for row in ra.open_dump(path).rows()] == [[-0.2]]
+
+
+def test_responses_may_be_empty_in_the_first_hundred_rows(tmp_path: Path) -> None:
+    empty = {"rollout_log_probs": [], "old_log_probs": [], "response_mask": []}
+    path = lines(tmp_path / "a.jsonl", *[empty] * 150, PLAIN | {"response_mask": [1]})
+    rows = list(ra.open_dump(path).rows())
+    assert [len(row.rollout_log_probs) for row in rows] == [0] * 150 + [1]
+    assert rows[-1].old_log_probs.tolist() == [-0.2]
+
+
 EMPTIES = {
     "no bytes": ["a.jsonl"],
     "blank lines": ["a.jsonl"],

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import rollout_audit as ra
 from rollout_audit.dumps import inspect_dump
@@ -321,6 +321,28 @@ def test_context_parallel_slices_need_every_rank(tmp_path: Path) -> None:
 def test_layout_that_content_cannot_tell_is_asked_for(name: str, message: str) -> None:
     with pytest.raises(ra.UsageError, match=message):
         ra.open_dump(HERE / name)
+
+
+@pytest.mark.parametrize("name", ["completion_mask", "tool_mask"])
+def test_a_mask_of_another_shape_is_refused(name: str, tmp_path: Path) -> None:
+    batch = load_file(HERE / "trl/generation_batch_tools.safetensors")
+    batch[name] = batch[name][:-1].clone()
+    save_file(batch, tmp_path / "x.safetensors")
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    assert str(raised.value) == (
+        f"x.safetensors: {name} [23, 220] does not fit sampling_per_token_logps [24, 220]: the layout trl needs one "
+        "value a token"
+    )
+
+
+@pytest.mark.parametrize("broken", [torch.zeros(0), torch.zeros(3), None, "2", [2]])
+def test_a_version_that_is_no_number_is_refused(broken: Any, tmp_path: Path) -> None:
+    content = torch.load(HERE / "slime/grpo_run/train_data/0.pt", weights_only=True)
+    torch.save(content | {"format_version": broken}, tmp_path / "0.pt")
+    with pytest.raises(ra.DumpError, match=r"^0\.pt: not as slime writes it \(.*\)$") as raised:
+        ra.open_dump(tmp_path)
+    assert "\n" not in str(raised.value)
 
 
 def test_layout_asked_for_must_fit() -> None:

@@ -159,7 +159,7 @@ class ColumnInfo:
     type: str
     """as stored, e.g. `list<float>` or `BF16`"""
     element: str
-    """`float16`, `bfloat16`, `float32`, `float64`, `int`, `bool`, `null`, `text` or `other`"""
+    """`float16`, `bfloat16`, `float32`, `float64`, `int`, `bool`, `null`, `text`, `other`, `misfit` (not one a row)"""
     is_list: bool
 
 

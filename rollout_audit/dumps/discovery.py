@@ -35,8 +35,21 @@ _HEAD = 512
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _MARKS: tuple[tuple[bytes, Container | Literal["zip"]], ...] = (
     (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),  # with nothing in it
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "torch"),  # of torch before 1.6
     (b"{", "jsonl"),
+)
+_OTHER_KINDS: tuple[tuple[bytes, str], ...] = (
+    (b"\x1f\x8b", "packed by gzip; unpack it first: gunzip FILE"),
+    (b"\x28\xb5\x2f\xfd", "packed by zstd; unpack it first: unzstd FILE"),
+    (b"BZh", "packed by bzip2; unpack it first: bunzip2 FILE"),
+    (b"\xff\xfe", "UTF-16 text; JSON Lines are UTF-8: iconv -f utf-16 -t utf-8 FILE > FILE.jsonl"),
+    (b"\xfe\xff", "UTF-16 text; JSON Lines are UTF-8: iconv -f utf-16 -t utf-8 FILE > FILE.jsonl"),
+    (
+        b"\x93NUMPY",
+        "one array without a name; numpy.savez('step_7.npz', rollout_log_probs=…, …) names them",
+    ),
+    (b"ARROW1", "an Arrow file; pyarrow.parquet.write_table writes the same table as Parquet"),
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _PICKLES = {".pkl", ".pickle"}
@@ -128,13 +141,13 @@ def open_binary(path: str) -> IO[bytes]:
     return cast("IO[bytes]", fsspec.open(path, "rb").open())
 
 
-def members(path: str) -> tuple[str, ...]:
-    """Names in a zip archive, empty where it is cut off."""
+def members(path: str) -> tuple[str, ...] | None:
+    """Names in a zip archive, None where it is cut off."""
     try:
         with open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
             return tuple(archive.namelist())
     except (zipfile.BadZipFile, OSError):
-        return ()
+        return None
 
 
 def sibling_exists(path: str, name: str) -> bool:
@@ -278,7 +291,7 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
     named = named_container(path)
     if head[:4] == b"PAR1" and tail == b"PAR1" and size >= 12:
         return "parquet"
-    if size == 0 and named == "jsonl":
+    if named == "jsonl" and size <= len(head) and not head.strip(_BLANKS):
         return "jsonl"  # a rank that had nothing to write
     if problem := _foreign(head, size):
         raise UnreadableFileError(f"{path}: {problem}")
@@ -287,6 +300,8 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
     if not _looks_like_tensors(head):
         if kind := next((kind for mark, kind in _MARKS if head.lstrip(_BLANKS).startswith(mark)), None):
             return _in_archive(path) if kind == "zip" else kind
+        if _PICKLE.match(head):
+            raise UnreadableFileError(f"{path}: a pickle; {PICKLE_ADVICE}")
         if named == "parquet":
             raise UnreadableFileError(f"{path}: not a Parquet file (begins with {head[:8]!r})")
         if named != "safetensors":
@@ -296,8 +311,8 @@ def _recognise(path: str, size: int, head: bytes, tail: bytes) -> Container:
 
 
 def _unknown(head: bytes) -> str:
-    if _PICKLE.match(head):
-        return f"a pickle; {PICKLE_ADVICE}"
+    if head.lstrip(_BLANKS).startswith(b"["):
+        return "a JSON array; one object a line is read (JSON Lines): jq -c '.[]' FILE > FILE.jsonl"
     return (
         f"of no format that is read (begins with {head[:8]!r}); known are {', '.join(FORMATS)}, "
         "and --input-format forces one"
@@ -307,8 +322,10 @@ def _unknown(head: bytes) -> str:
 def _in_archive(path: str) -> Container:
     """torch.save and numpy.savez both write zip archives."""
     inside = members(path)
-    if not inside:
+    if inside is None:
         raise UnreadableFileError(f"{path}: zip archive without its directory, truncated or still being written")
+    if not inside:
+        raise UnreadableFileError(f"{path}: an archive without a single array or tensor in it; write it again")
     if any(name.endswith("data.pkl") for name in inside):
         return "torch"
     if all(name.endswith(".npy") for name in inside):
@@ -331,11 +348,12 @@ def _looks_like_tensors(head: bytes) -> bool:
 def _foreign(head: bytes, size: int) -> str | None:
     text = head.lstrip().lower()
     signs: Iterable[tuple[bool, str]] = (
-        (size == 0, "the file is empty (0 bytes)"),
+        (size == 0, "the file is empty (0 bytes): cut off, or still being written? leave it out or write it again"),
         (head.startswith(b"version https://git-lfs"), "a Git-LFS pointer, not the data: run `git lfs pull`"),
         (
             text.startswith((b"<!doctype", b"<html", b"<?xml")),
             "an HTML or XML page, not the data: was the download refused?",
         ),
+        *((head.startswith(mark) and not _looks_like_tensors(head), kind) for mark, kind in _OTHER_KINDS),
     )
     return next((problem for applies, problem in signs if applies), None)

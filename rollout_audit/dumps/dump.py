@@ -164,18 +164,23 @@ class Dump:
     def require_valid(self, log: FaultLog) -> None:
         """Raises NothingToAuditError if what the log has seen holds no valid token."""
         if not self.total_rows:
-            raise NothingToAuditError(f"{self._named()}: zero rows, nothing to audit")
+            raise NothingToAuditError(f"{self._named()}: zero rows, nothing to audit; name a dump that has some")
         rows = sum(log.rows.values())
         if not rows:
-            raise NothingToAuditError(f"{self._named()}: no row is in the steps asked for, nothing to audit")
+            raise NothingToAuditError(
+                f"{self._named()}: no row is in the steps asked for, nothing to audit; `rollout-audit inspect` shows "
+                "which there are"
+            )
         if not sum(log.kept.values()):
             dropped = f" with {amount(len(log.dropped), 'faulty row')} left out" if log.dropped else ""
             raise NothingToAuditError(
-                f"{self._named()}: no valid token in {amount(rows, 'row')}{dropped}, nothing to audit"
+                f"{self._named()}: no valid token in {amount(rows, 'row')}{dropped}, nothing to audit; is the mask the "
+                "one meant? --map response_mask=COLUMN names another"
             )
 
     def _named(self) -> str:
-        return self.files[0].name if len(self.files) == 1 else amount(len(self.files), "file")
+        more = len(self.files) - 1
+        return self.files[0].name + (f" and {amount(more, 'more file')}" if more else "")
 
     def rows(
         self,

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from rollout_audit.dumps.sources import open_source
 from rollout_audit.errors import DumpError, MissingFieldError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from rollout_audit.dumps.columns import Source
     from rollout_audit.dumps.opening import FileInfo
@@ -28,6 +28,8 @@ __all__ = ["Join", "JoinedSource", "join_dumps"]
 Key: TypeAlias = "str | tuple[int, str]"
 """A uid, or step and uid where uids begin anew with each step"""
 
+_AnyKey = TypeVar("_AnyKey", bound="Key")
+
 _OF_THE_TRAINER = (*sorted(TRAINING), "response_mask", "advantages")
 """Taken from the second dump whatever the first has: it stands nearer to the loss"""
 _ROW_NAME = re.compile(r".+\.\w+#\d+")
@@ -35,6 +37,24 @@ _ROW_NAME = re.compile(r".+\.\w+#\d+")
 _UNITS_HELD = 8
 _WHOLE = 2**31
 """tokens of a unit that is read at once"""
+
+
+class _Named(NamedTuple):
+    """A row that can be joined."""
+
+    step: int
+    uid: str
+    place: tuple[int, int, int]
+    """file, row group, row in the row group"""
+
+
+_Side: TypeAlias = "Sequence[_Named]"
+
+
+class _Counts(NamedTuple):
+    matched: int
+    ours: int
+    theirs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +87,54 @@ def join_dumps(
     """
     if bare := next((info for info in second if info.lacks_training), None):
         raise MissingFieldError(f"{bare.file.name}: no log-probs of the trainer to join, {bare.lacks_training}")
-    ours, theirs = _keys(first, layout), _keys(second, layout)
-    if ours and theirs and all(_ROW_NAME.fullmatch(uid) for side in (ours, theirs) for _, uid, _ in side):
+    ours, theirs = _named_rows(first, layout), _named_rows(second, layout)
+    if ours and theirs and all(_ROW_NAME.fullmatch(row.uid) for side in (ours, theirs) for row in side):
         raise UsageError(
-            f"{first[0].file.name}: its uids, such as {ours[0][1]!r}, only name rows that had none: nothing to "
+            f"{first[0].file.name}: its uids, such as {ours[0].uid!r}, only name rows that had none: nothing to "
             "join by; name the columns that agree with --map uid=COLUMN"
         )
-    by_step = any(_repeated([uid for _, uid, _ in side]) for side in (ours, theirs))
-    places = {_key(step, uid, by_step): place for step, uid, place in theirs}
+    by_step = any(_repeated(row.uid for row in side) is not None for side in (ours, theirs))
+    places = {_key(row.step, row.uid, by_step): row.place for row in theirs}
     for side, infos in ((ours, first), (theirs, second)):
-        if again := _repeated([_key(step, uid, by_step) for step, uid, _ in side]):
-            raise UsageError(
-                f"{infos[0].file.name}: several rows have the uid {again!r}, so they cannot be joined by it"
-            )
-    keys = {_key(step, uid, by_step) for step, uid, _ in ours}
+        _check_distinct(side, infos)
+    keys = {_key(row.step, row.uid, by_step) for row in ours}
     matched = keys & places.keys()
     if not matched:
-        raise DumpError(
-            f"{first[0].file.name}: no uid of it is in {second[0].file.name} (here {ours[0][1]!r}, there "
-            f"{theirs[0][1]!r}); name the columns that agree with --map uid=COLUMN"
-            if ours and theirs
-            else f"{(second if ours else first)[0].file.name}: zero rows, nothing to join"
-        )
+        raise DumpError(_nothing_matched(ours, theirs, first, second, by_step=by_step))
+    counts = _Counts(len(matched), sum(info.rows for info in first), sum(info.rows for info in second))
     made = Join(tuple(second), layout, _taken(first, second), places, by_step)
-    return [_with_fields(info, made) for info in first], made, _unmatched(len(matched), len(keys), len(places))
+    return (
+        [_with_fields(info, made) for info in first],
+        made,
+        [*_unmatched(counts), *_steps_apart(ours, theirs, by_step=by_step)],
+    )
+
+
+def _check_distinct(rows: _Side, infos: Sequence[FileInfo]) -> None:
+    """Raises UsageError where step and uid do not tell two rows of one dump apart."""
+    if (again := _repeated((row.step, row.uid) for row in rows)) is not None:
+        one, two, *_ = [row.place for row in rows if (row.step, row.uid) == again]
+        names = [infos[place[0]].file.name for place in (one, two)]
+        where = names[0] if names[0] == names[1] else " and ".join(names)
+        raise UsageError(
+            f"{where}: several rows of step {again[0]} have the uid {again[1]!r}, so they cannot be joined by it; join "
+            "one run at a time, or name a column that tells them apart with --map uid=COLUMN"
+        )
+
+
+def _nothing_matched(
+    ours: _Side, theirs: _Side, first: Sequence[FileInfo], second: Sequence[FileInfo], *, by_step: bool
+) -> str:
+    for rows, infos in ((ours, first), (theirs, second)):
+        if not rows:
+            kind = "rows with a uid" if any(info.rows for info in infos) else "rows"
+            return f"{infos[0].file.name}: zero {kind}, nothing to join"
+    here, there = (f"{rows[0].uid!r}{f' of step {rows[0].step}' if by_step else ''}" for rows in (ours, theirs))
+    agree = "uid=COLUMN" + (", or step=COLUMN: uids begin anew with each step" if by_step else "")
+    return (
+        f"{first[0].file.name}: no uid of it is in {second[0].file.name} (here {here}, there {there}); "
+        f"name the columns that agree with --map {agree}"
+    )
 
 
 def _taken(first: Sequence[FileInfo], second: Sequence[FileInfo]) -> tuple[str, ...]:
@@ -99,7 +143,8 @@ def _taken(first: Sequence[FileInfo], second: Sequence[FileInfo]) -> tuple[str, 
     return tuple(name for name in there if name in _OF_THE_TRAINER or name not in {*here, "step", "uid"})
 
 
-def _unmatched(matched: int, ours: int, theirs: int) -> list[Finding]:
+def _unmatched(counts: _Counts) -> list[Finding]:
+    matched, ours, theirs = counts
     if matched == ours == theirs:
         return []
     text = (
@@ -109,17 +154,34 @@ def _unmatched(matched: int, ours: int, theirs: int) -> list[Finding]:
     return [Finding("join_unmatched", "warning", text, count=ours + theirs - 2 * matched)]
 
 
+def _steps_apart(ours: _Side, theirs: _Side, *, by_step: bool) -> list[Finding]:
+    """Where uids begin anew with each step, or may do so, rows of different steps are no partners."""
+    here, there = ({row.step for row in rows} for rows in (ours, theirs))
+    if by_step and not (here <= there or there <= here):
+        text = "uids begin anew with each step, and"
+    elif not by_step and len(here) == len(there) == 1 and here != there and 0 not in here | there:
+        text = "joined by uid alone, and"
+    else:
+        return []
+    text += f" the steps are not the same ({_span(here)} here, {_span(there)} there): do both count from one number?"
+    return [Finding("join_steps", "warning", text, count=len(here ^ there))]
+
+
+def _span(steps: Collection[int]) -> str:
+    return f"{min(steps)} to {max(steps)}" if len(steps) > 1 else str(*steps)
+
+
 def _key(step: int, uid: str, by_step: bool) -> Key:  # noqa: FBT001 - part of the key's type
     return (step, uid) if by_step else uid
 
 
-def _repeated(keys: Collection[Key]) -> Key | None:
+def _repeated(keys: Iterable[_AnyKey]) -> _AnyKey | None:
     return next((key for key, count in Counter(keys).items() if count > 1), None)
 
 
-def _keys(infos: Sequence[FileInfo], layout: str | None) -> list[tuple[int, str, tuple[int, int, int]]]:
-    """(step, uid, place) of every row, read from the columns that hold them alone."""
-    found: list[tuple[int, str, tuple[int, int, int]]] = []
+def _named_rows(infos: Sequence[FileInfo], layout: str | None) -> list[_Named]:
+    """Every row that has a uid, read from the columns of names and steps alone."""
+    found: list[_Named] = []
     for index, info in enumerate(infos):
         if "uid" not in info.fields:
             raise UsageError(f"{info.file.name}: no uid to join by; name its column with --map uid=COLUMN")
@@ -128,9 +190,8 @@ def _keys(infos: Sequence[FileInfo], layout: str | None) -> list[tuple[int, str,
             row = 0
             for batch in _read(source, info, ("uid", "step"), group):
                 steps, uids = _names(batch, info)
-                found += [
-                    (step, uid, (index, group, row + i)) for i, (step, uid) in enumerate(zip(steps, uids, strict=True))
-                ]
+                named = zip(steps, uids, range(row, row + batch.rows), strict=True)
+                found += [_Named(step, uid, (index, group, at)) for step, uid, at in named if uid]
                 row += batch.rows
     return found
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rollout_audit.dumps.columns import Batch
 
-__all__ = ["JsonlSource", "first_object"]
+__all__ = ["JsonlSource", "first_line", "first_object"]
 
 BLOCK = 1 << 23
 """bytes of lines that one unit of work holds, about"""
@@ -35,10 +35,14 @@ class _Index(NamedTuple):
     digest: bytes
 
 
-def first_object(path: str) -> dict[str, Any] | None:
-    """The first line that is not blank, None where it is no JSON object."""
+def first_line(path: str) -> bytes:
+    """The first line that is not blank, empty where there is none."""
     with open_binary(path) as stream:
-        line = next((line for line in stream if line.strip()), b"")
+        return next((line for line in stream if line.strip()), b"")
+
+
+def first_object(line: bytes) -> dict[str, Any] | None:
+    """What the line holds, None where it is no JSON object."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -69,7 +73,7 @@ class JsonlSource:
         self.fields = fields
         sample = self._sample()
         self.columns = column_infos(sample)
-        self._seen = {column.name for column in self.columns if column.element != "null"}
+        self._seen = {column.name for column in self.columns if column.is_list or column.element != "null"}
         self._sampled = sample
 
     @property
@@ -132,9 +136,13 @@ class JsonlSource:
 
     def _parsed(self, line: bytes, row: int) -> Record:
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_once_each)
+        except _TwiceError as error:
+            raise UnreadableFileError(f"{self._file.name}, row {row}: {error}; rename or remove one") from error
         except ValueError as error:
             cut = "" if line.endswith(b"\n") else ", or still being written"
+            if line.strip() == b"{":
+                cut = "; an object over several lines? jq -c . FILE > FILE.jsonl puts it on one"
             reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise UnreadableFileError(f"{self._file.name}, row {row}: not JSON ({reason}){cut}") from error
         if not isinstance(value, dict):
@@ -155,6 +163,19 @@ class JsonlSource:
                 f"{self._file.name}, row {row}: has {late[0]!r}, which no row before {SAMPLE} has; "
                 "write every column in every row (null where a row has none)"
             )
+
+
+class _TwiceError(ValueError):
+    """Two values under one name, of which JSON readers silently take the last."""
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = sorted(name for name in _KNOWN & values.keys() if sum(name == other for other, _ in pairs) > 1)
+        if twice:
+            raise _TwiceError(f"two values are named {twice[0]!r}")
+    return values
 
 
 def _indexed(path: str) -> _Index:

@@ -163,6 +163,8 @@ def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mappi
 def _type_problem(name: str, column: ColumnInfo) -> str | None:
     if name in _LISTS and not column.is_list:
         return "expected a list of numbers a row (of the shape of the rollout's log-probs)"
+    if column.element == "misfit":
+        return "expected one value a row"
     if name in _NUMERIC and column.element not in _NUMBERS:
         return "which is not read; store integers, float64, float32, float16 or bfloat16"
     return None

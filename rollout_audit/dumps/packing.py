@@ -70,6 +70,9 @@ def pack(batch: Batch, mapping: Mapping[str, str], *, file: int, default_step: i
         mapping: field → column, of the fields wanted.
         file: index of the file in the dump.
         default_step: for rows without a step of their own.
+
+    Raises:
+        NotANumberError: a reward or an advantage that is text.
     """
     columns = {field: batch.columns[column] for field, column in mapping.items()}
     lists = {field: columns[field] for field in _TOKEN_FIELDS if isinstance(columns.get(field), Ragged)}
@@ -99,7 +102,7 @@ def pack(batch: Batch, mapping: Mapping[str, str], *, file: int, default_step: i
         old_log_probs=values.get("old_log_probs"),
         log_probs=values.get("log_probs"),
         advantages=_advantages(values.get("advantages"), columns.get("advantages"), lead.offsets),
-        reward=as_reals(row.get("reward")),
+        reward=as_reals("reward", row.get("reward")),
         uids=as_names(row.get("uid")),
         token_ids=ids,
         group_ids=as_texts(row.get("group_id")),
@@ -265,7 +268,7 @@ def _advantages(
 ) -> NDArray[np.float64] | None:
     if values is not None:
         return values.astype(np.float64, copy=False)
-    per_row = as_reals(column) if isinstance(column, Scalars) else None
+    per_row = as_reals("advantages", column) if isinstance(column, Scalars) else None
     return None if per_row is None else np.repeat(per_row, np.diff(offsets))
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROW_FIELDS",
+    "NotANumberError",
     "WholeNumbers",
     "as_names",
     "as_reals",
@@ -31,6 +32,22 @@ __all__ = [
 ]
 
 _INT64_MAX = 2**63 - 1
+
+
+class NotANumberError(ValueError):
+    """A value of a row that is no number; `row` counts from the first of the column."""
+
+    def __init__(self, name: str, values: NDArray[Any]) -> None:
+        self.row = next(row for row, value in enumerate(values.tolist()) if not _is_real(value))
+        super().__init__(f"{name} is {values[self.row]!r}, which is no number")
+
+
+def _is_real(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return value is None
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +114,18 @@ def _without_nulls(column: Ragged) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return column.values[present], offsets_of(present)[column.offsets]
 
 
-def as_reals(column: Scalars | None) -> NDArray[np.float64] | None:
+def as_reals(name: str, column: Scalars | None) -> NDArray[np.float64] | None:
+    """[rows] NaN where a row has none.
+
+    Raises:
+        NotANumberError: text that spells no number.
+    """
     if column is None:
         return None
-    values = column.values.astype(np.float64)
+    try:
+        values = column.values.astype(np.float64)
+    except (TypeError, ValueError):
+        raise NotANumberError(name, column.values) from None
     values[column.null_rows] = np.nan
     return values
 

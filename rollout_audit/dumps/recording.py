@@ -12,7 +12,8 @@ from rollout_audit.dumps.columns import counts_by_row, offsets_of
 from rollout_audit.dumps.fields import TRAINING
 from rollout_audit.dumps.layouts import response_places
 from rollout_audit.dumps.native import lacks_training, list_column, native_field, native_file
-from rollout_audit.errors import DumpError
+from rollout_audit.dumps.text import on_one_line
+from rollout_audit.errors import DumpError, amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ __all__ = ["Recorded", "recorded", "write_recorded"]
 _HALVES = {"float16", "bfloat16"}
 _EITHER = ("advantages", "policy_version")
 """Arguments with one value a token or one a response"""
+_NAMES = ("uid", "group_id")
+_REALS = ("reward", "advantages")
+_BEYOND = 2**63
 _LOG_PROBS = ("rollout_log_probs", "old_log_probs", "log_probs")
 _NO_TRAINER = "this file was recorded on the rollout's side"
 
@@ -110,10 +114,12 @@ def _packed(name: str, value: Any) -> _Tokens:
         if len(value.shape) != 2:
             raise DumpError(f"{name} is {list(value.shape)}; expected [B, T], or a list of B responses")
         rows, width = value.shape
-        array, stored_as = _host(value)
+        array, stored_as = _host(name, value)
         shown = f"{type(value).__name__} {[int(rows), int(width)]}"
         return _Tokens(array.reshape(-1), np.full(rows, width, np.int64), stored_as, shown)
-    hosts = [_host(row) for row in value]
+    if not hasattr(value, "__iter__") or isinstance(value, str):
+        raise DumpError(f"{name} is {on_one_line(repr(value))}; expected [B, T], or a list of B responses")
+    hosts = [_host(name, row) for row in value]
     arrays = [array for array, _ in hosts]
     if odd := next((array for array in arrays if array.ndim != 1), None):
         raise DumpError(f"{name} holds a response of shape {list(odd.shape)}; expected one value a token")
@@ -122,18 +128,21 @@ def _packed(name: str, value: Any) -> _Tokens:
     return _Tokens(np.concatenate(arrays) if arrays else np.empty(0), lengths, stored_as, f"{len(arrays)} responses")
 
 
-def _host(value: Any) -> tuple[NDArray[Any], str | None]:
+def _host(name: str, value: Any) -> tuple[NDArray[Any], str | None]:
     """The numbers, and the half precision they were widened from."""
     kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
     half = kind if kind in _HALVES else None
-    if hasattr(value, "detach"):
-        value = value.detach()
-        value = (value.float() if half else value).cpu().numpy()
-    array = np.asarray(value)
-    if array.dtype == object and not any(isinstance(one, str | bytes) for one in array.flat):
-        array = array.astype(np.float64)  # None where the engine gave no number
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach()
+            value = (value.float() if half else value).cpu().numpy()
+        array = np.asarray(value)
+        if array.dtype == object and not any(isinstance(one, str | bytes) for one in array.flat):
+            array = array.astype(np.float64)  # None where the engine gave no number
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise DumpError(f"{name} cannot be taken as numbers ({on_one_line(str(error))})") from error
     if array.dtype.kind not in "biuf":
-        raise DumpError(f"{array.flat[0]!r} is no number")
+        raise DumpError(f"{name} holds {on_one_line(repr(array.flat[0]))}, which is no number")
     return (array.astype(np.float32) if half else array), half
 
 
@@ -169,12 +178,28 @@ def _responses(mask: _Tokens) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
 def _one_a_row(name: str, value: Any, rows: int) -> Any:
     """A column from one value a row, or from one for all."""
     if hasattr(value, "shape"):
-        value = _host(value)[0].tolist()
+        value = value.tolist() if _is_text(value) else _host(name, value)[0].tolist()
     if not isinstance(value, list | tuple):
         value = [value] * rows
-    values: Sequence[Any] = [item.item() if hasattr(item, "item") else item for item in value]
+    values: Sequence[Any] = [item.item() if getattr(item, "shape", None) == () else item for item in value]
     if len(values) != rows:
-        raise DumpError(f"{name} has {len(values)} values for {rows} responses")
-    if name in ("uid", "group_id"):
+        raise DumpError(f"{name} has {amount(len(values), 'value')} for {amount(rows, 'response')}")
+    if name in _NAMES:
         return pa.array([None if item is None else str(item) for item in values], pa.string())
-    return pa.array(values, pa.float64() if name in ("reward", "advantages") else pa.int64())
+    of_numbers = "number" if name in _REALS else "whole number"
+    if odd := next(([item] for item in values if not _fits(name, item)), None):
+        raise DumpError(f"{name} holds {on_one_line(repr(odd[0]))}; expected one {of_numbers} a response")
+    kind = float if name in _REALS else int
+    return pa.array([None if item is None else kind(item) for item in values], pa.from_numpy_dtype(np.dtype(kind)))
+
+
+def _is_text(value: Any) -> bool:
+    """Whether an array holds names, as NumPy keeps them."""
+    return getattr(value.dtype, "kind", "") in "OUS"
+
+
+def _fits(name: str, item: Any) -> bool:
+    """Whether a value is one that the column of this name can hold as it is."""
+    if item is None or (name in _REALS and isinstance(item, int | float)):
+        return True
+    return isinstance(item, int | float) and abs(item) < _BEYOND and item % 1 == 0

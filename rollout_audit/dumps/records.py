@@ -160,6 +160,8 @@ def _culprit(name: str, values: Sequence[Any], first: int) -> str:
         try:
             pa.array(list(values[: row + 1]))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, OverflowError) or "too large" in str(error):
+                return f"row {first + row}, column {name!r}: holds a number beyond 64 bits"
             reason = str(error).splitlines()[0][:120]
             return f"row {first + row}, column {name!r}: not of the same kind as in the rows before ({reason})"
     return f"column {name!r}: values that do not go together"

@@ -12,7 +12,7 @@ from rollout_audit.dumps.chunk import Finding, Severity
 from rollout_audit.dumps.discovery import DumpFile, named_container, sibling_exists
 from rollout_audit.dumps.formats.prime_rl import MARKER
 from rollout_audit.dumps.formats.table import FORMATS, Container, recognise
-from rollout_audit.errors import UnreadableFileError, amount
+from rollout_audit.errors import NothingToAuditError, UnreadableFileError, amount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -31,15 +31,22 @@ _SPELT: Mapping[Container, str] = {
 _BARE = {"jsonl", "torch"}
 """Formats of whatever is in no other: such a file may well be no dump at all."""
 _ROLLOUT_FORMATS = {"slime-rollout", "miles-dashboard", "open-instruct"}
-_INCOMPLETE = ("bare", "rollout", "evaluation")
+_INCOMPLETE = ("bare", "untrained", "rollout", "evaluation")
+_NOTHING = "nothing at all"
 _OBJECTS = "objects that are not tensors"
 _RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
 _EVALUATION = re.compile(r"(?:^|_)eval_")
 _REASONS: Mapping[str, tuple[Severity, str]] = {
     "unfinished": ("warning", "without STABLE beside them: still being written? --input-format prime-rl reads them"),
+    "empty": ("info", "without a line: cut off, or of an idle rank?"),
     "text": ("info", "without a column of rollout log-probs"),
     "objects": ("warning", "with more than tensors, which are not opened (checkpoints?)"),
     "rollout": ("info", "with rollout log-probs alone, beside files that hold the trainer's too"),
+    "untrained": (
+        "warning",
+        "with rollout log-probs alone: the trainer's are missing, no file here has them; slime and miles write "
+        "train_data with --dump-details DIR, else give a dump that has them as --join",
+    ),
     "bare": ("warning", "in which nothing is the trainer's, though their format has a place for it"),
     "evaluation": ("info", "of evaluations, which nothing was trained on"),
 }
@@ -58,7 +65,8 @@ def identify(
         forced: the format was given, so nothing is to be recognised and a missing marker does not count.
 
     Raises:
-        UnreadableFileError: every file is still being written.
+        UnreadableFileError: every file is still being written, or one is not at all what its name says.
+        NothingToAuditError: no file has a line in it.
     """
     if forced:
         return _merged(files), []
@@ -77,6 +85,11 @@ def identify(
         raise UnreadableFileError(
             f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
             "--input-format prime-rl reads it all the same"
+        )
+    if (empty := groups["empty"]) and not (groups["objects"] or groups["text"]):
+        more = f", nor in {amount(len(empty) - 1, 'file')} beside it" if empty[1:] else ""
+        raise NothingToAuditError(
+            f"{empty[0].path}: no line in it{more}: nothing to audit; cut off, or still being written?"
         )
     return [*groups["objects"], *groups["text"]], []  # the reader says what is wrong with them
 
@@ -105,6 +118,8 @@ def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
     """Why a file is no part of the dump, empty where it is."""
     if _OBJECTS in names:
         return "objects"
+    if _NOTHING in names:
+        return "empty"
     if file.format in _BARE and not wanted & names:
         return "text"
     return "unfinished" if file.format == "prime-rl" and not sibling_exists(file.path, MARKER) else ""
@@ -113,9 +128,10 @@ def _no_part(file: DumpFile, names: set[str], wanted: frozenset[str]) -> str:
 def _names(file: DumpFile) -> set[str] | None:
     """What tells the format apart from others of its kind, None where the kind says all (or the columns will)."""
     if file.format == "jsonl":
-        from rollout_audit.dumps.jsonl import first_object
+        from rollout_audit.dumps.jsonl import first_line, first_object
 
-        return set(first_object(file.path) or ()) if file.size else set()
+        line = first_line(file.path)
+        return set(first_object(line) or ()) if line else {_NOTHING}
     if file.format == "torch":
         from rollout_audit.dumps.torch_files import ForeignObjectsError, load_tensors
 
@@ -142,19 +158,27 @@ def _said(files: Sequence[str], severity: Severity, text: str) -> list[Finding]:
 
 def audited(infos: Sequence[FileInfo]) -> tuple[list[FileInfo], list[Finding]]:
     """Files with both sides; those of the rollout alone only where there is no other, evaluations least of all."""
-    kinds = [_kind(info) for info in infos]
+    trained = {_rollout(info) for info in infos if not info.lacks_training}
+    kinds = [_kind(info, trained) for info in infos]
     best = next(kind for kind in ("whole", *_INCOMPLETE) if kind in kinds)
     groups = {kind: [info for info, its in zip(infos, kinds, strict=True) if its == kind] for kind in kinds}
     others = [kind for kind in _INCOMPLETE if kind in groups and kind != best]
     return groups[best], [f for kind in others for f in _left_out(kind, [info.file for info in groups[kind]])]
 
 
-def _kind(info: FileInfo) -> str:
+def _kind(info: FileInfo, trained: Collection[tuple[str, int]]) -> str:
     if not info.lacks_training:
         return "whole"
     if _EVALUATION.search(basename(info.file.path)):
         return "evaluation"
-    return "rollout" if info.file.format in _ROLLOUT_FORMATS else "bare"
+    if info.file.format not in _ROLLOUT_FORMATS:
+        return "bare"
+    return "rollout" if _rollout(info) in trained else "untrained"
+
+
+def _rollout(info: FileInfo) -> tuple[str, int]:
+    """The run and the rollout of it that a file tells of: slime and miles keep each kind in a folder of the run."""
+    return dirname(dirname(info.file.path)), info.step
 
 
 def _merged(files: Sequence[DumpFile]) -> list[DumpFile]:

@@ -93,7 +93,7 @@ def _rows_of(
     try:
         records = rows(contents)
         step = whole_number(str(contents[0][1].get("rollout_id")))
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise UnreadableFileError(f"{file.name}: not as {file.format} writes it ({reason})") from error
     footer = b"".join(map(zip_footer, paths))

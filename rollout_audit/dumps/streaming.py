@@ -11,12 +11,12 @@ import numpy as np
 from rollout_audit.dumps.fault_log import DroppedRow, FaultLog
 from rollout_audit.dumps.faults import KINDS, LIKELY_CAUSE, Fault
 from rollout_audit.dumps.packing import CheckedChunk, pack, select_rows
-from rollout_audit.dumps.per_row import WholeNumbers, steps_of
+from rollout_audit.dumps.per_row import NotANumberError, WholeNumbers, steps_of
 from rollout_audit.dumps.rows import row_uid
-from rollout_audit.errors import DumpFaultError
+from rollout_audit.errors import DumpFaultError, UnreadableFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -55,7 +55,14 @@ def read_checked(dump: Dump, selection: Selection, parts: Sequence[Part]) -> Ite
         chosen = _chosen(steps_of(batch, mapping, info.step), selection.steps, left)
         left = None if left is None else left - int(chosen.sum())
         if chosen.any():
-            yield pack(batch.select(chosen), mapping, file=index, default_step=info.step)
+            yield _packed(batch.select(chosen), info, index, mapping)
+
+
+def _packed(batch: Batch, info: FileInfo, index: int, mapping: Mapping[str, str]) -> CheckedChunk:
+    try:
+        return pack(batch, mapping, file=index, default_step=info.step)
+    except NotANumberError as error:
+        raise UnreadableFileError(f"{info.file.name}, row {batch.row_numbers[error.row]}: {error}") from error
 
 
 def _batches(

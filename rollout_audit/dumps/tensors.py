@@ -56,6 +56,7 @@ class TensorSource:
         with store.opened() as stored:
             self._offsets, self._width = self._read_rows(stored, self._layout)
         self._padding = self._padding_mask()
+        self._check_masks()
 
     @classmethod
     def of(cls, file: DumpFile, layout: str | None) -> TensorSource:
@@ -78,7 +79,7 @@ class TensorSource:
     def _info(self, tensor: Tensor) -> ColumnInfo:
         is_list = self._is_list(tensor)
         fits = is_list or tensor.size == self.rows or not tensor.shape
-        element = _ELEMENTS.get(tensor.type, "other") if fits else "other"
+        element = _ELEMENTS.get(tensor.type, "other") if fits else "misfit"
         return ColumnInfo(tensor.name, f"{tensor.type}{list(tensor.shape)}", element, is_list)
 
     @property
@@ -257,6 +258,18 @@ class TensorSource:
                 f"{lead.name} {list(lead.shape)}"
             )
         return offsets_of(lengths), width
+
+    def _check_masks(self) -> None:
+        """Raises UnreadableFileError where a tensor by which the layout finds the responses is of another shape."""
+        if self._layout is None:
+            return
+        named = {self._layout.start, self._layout.stop, *self._layout.masks}
+        for tensor in (tensor for name, tensor in self._tensors.items() if name in named):
+            if not self._is_list(tensor):
+                raise UnreadableFileError(
+                    f"{self._file.name}: {tensor.name} {list(tensor.shape)} does not fit {self._lead.name} "
+                    f"{list(self._lead.shape)}: the layout {self._layout.name} needs one value a token"
+                )
 
     def _padding_mask(self) -> Tensor | None:
         """The mask whose last 1 ends a padded row, where nothing else says how long it is.

@@ -7,7 +7,9 @@ import re
 import tomllib
 from typing import Any
 
-__all__ = ["as_utf8", "decoded", "in_lines", "parsed_toml", "twice"]
+__all__ = ["as_utf8", "decoded", "in_lines", "on_one_line", "parsed_toml", "twice"]
+
+_WIDEST = 80
 
 MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -72,3 +74,9 @@ def twice(key: str, how: str, *, what: str = "key") -> str:
 def in_lines(first: int | None, line: int) -> str:
     """`first` where it is known."""
     return f"line {line}" if first in (None, line) else f"lines {first} and {line}"
+
+
+def on_one_line(text: str) -> str:
+    """A text for a message: blanks and line breaks as one blank, and not too long."""
+    words = " ".join(text.split())
+    return words if len(words) <= _WIDEST else f"{words[:_WIDEST]}…"

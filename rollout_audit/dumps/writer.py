@@ -6,13 +6,15 @@ import os
 import re
 import sys
 import warnings
-from collections import Counter
+from contextlib import suppress
 from functools import wraps
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
-from weakref import WeakSet
+from uuid import uuid4
 
+from rollout_audit.dumps.placing import SET_ASIDE, left_in, place, set_aside, stem_of
+from rollout_audit.dumps.text import on_one_line
 from rollout_audit.errors import UsageError, amount, suggest
 
 if TYPE_CHECKING:
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["DumpWriter"]
 
 OnError = Literal["warn", "raise"]
-_LIVE: WeakSet[DumpWriter] = WeakSet()
-"""Writers of this process that may still write: two of one folder and rank do not take each other's names"""
+_BEYOND = 2**63
+_BESIDE = "both are kept as parts of one step; give each a rank or a folder of its own where they are not"
 _SIDES = {"rollout_log_probs": "rollout", "old_log_probs": "trainer", "log_probs": "trainer"}
 Given = ParamSpec("Given")
 
@@ -41,7 +43,7 @@ def _kept_out_of_the_loop(
         except Exception as error:
             if self._on_error == "raise":
                 raise
-            self._note_failure(given.get("step", "without a number"), error)
+            self._note_failure(on_one_line(repr(given["step"])) if "step" in given else "without a number", error)
             return None
 
     return guarded
@@ -60,37 +62,44 @@ def _check_arguments(write: Callable[..., Any], args: tuple[object, ...], given:
 
 
 class DumpWriter:
-    """Writes one Parquet file a call, `step_000007_rank_0.parquet`, under a hidden name that is renamed at the end.
+    """Writes one Parquet file a call, `step_000007_rank_0.parquet`, further ones of a step as `…_part_1.parquet`.
 
     Made for training loops: it copies to the host, drops prompt and padding, and writes; an error becomes a warning,
     given once for each kind, and `not_recorded` counts the calls that left nothing.
     One side alone may be recorded, to be joined with the other; the first step that has other sides than the one before
     is warned of, because such files do not make one dump.
 
+    A writer is one recording, from where it is made on, and no file is ever overwritten or deleted. Files of a step and
+    rank that lay there when the writer was made are of a recording before: they give way once the first new file of
+    that step is complete, by the suffix `.replaced`, which is not read. Files that appear later are of a writer beside
+    this one: both stay, as parts of one step. Either is said once. A file is written under a hidden name and then
+    renamed, so a folder may be read while it is written.
+
     Args:
         folder: where the files go; made when the first is written.
-        rank: part of the name, so that processes do not write over each other; None: that of `torch.distributed`,
-            else of the environment (`RANK`, `SLURM_PROCID`), else 0.
+        rank: part of the name, so that processes keep apart; None: that of `torch.distributed`, else of the
+            environment (`RANK`, `SLURM_PROCID`), else 0.
         on_error: `warn` says what was not recorded and goes on; `raise` is for tests and for runs whose point is the
             dump.
 
     Raises:
-        UsageError: `on_error` is neither.
+        UsageError: `on_error` is neither, or the rank is no whole number from 0 on.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, rank: int | None = None, on_error: OnError = "warn") -> None:
         if on_error not in ("warn", "raise"):
             raise UsageError(f"on_error = {on_error!r}: expected 'warn' or 'raise'")
         self.folder = Path(folder)
-        self._rank = rank
+        self._rank = None if rank is None else _whole(rank, "rank = {}: expected a whole number from 0 on")
         self._on_error = on_error
-        self._written: Counter[int] = Counter()
+        self._before = left_in(self.folder)
+        self._next_part: dict[str, int] = {}
+        self._written = 0
         self._sides: tuple[str, ...] = ()
-        self._mixed = False
         self._told: set[str] = set()
+        self._noticed: set[str] = set()
         self.not_recorded = 0
         """calls that failed"""
-        _LIVE.add(self)
 
     def __enter__(self) -> DumpWriter:
         return self
@@ -100,9 +109,8 @@ class DumpWriter:
     ) -> None:
         """Every file is complete once `write` returns; what is left is to say how many calls failed."""
         if self.not_recorded > len(self._told):
-            calls = self.not_recorded + self._written.total()
+            calls = self.not_recorded + self._written
             _say(f"{self.not_recorded} of {calls} calls of DumpWriter.write recorded nothing", stacklevel=3)
-        _LIVE.discard(self)
 
     @_kept_out_of_the_loop
     def write(
@@ -163,7 +171,7 @@ class DumpWriter:
         }
         return self._write(_step(step), per_token, response_mask, per_row)
 
-    def _note_failure(self, step: object, error: Exception) -> None:
+    def _note_failure(self, step: str, error: Exception) -> None:
         """Count it, and warn where it is the first of its kind: the same words but for their numbers."""
         self.not_recorded += 1
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -178,34 +186,38 @@ class DumpWriter:
 
         batch = recorded(step, per_token, mask, per_row)
         self.folder.mkdir(parents=True, exist_ok=True)
-        stem = f"step_{step:06d}_rank_{_rank(self._rank)}"
-        if written := sum(writer._written[step] for writer in _LIVE if self._is_beside(writer)):
-            path = self.folder / f"{stem}_part_{written}.parquet"
-        else:
-            self._clear_away(step, stem)
-            path = self.folder / f"{stem}.parquet"
-        write_recorded(batch, path)
-        self._written[step] += 1
+        stem = stem_of(step, rank := _rank(self._rank))
+        fresh = self.folder / f".{stem}-{uuid4().hex[:12]}.parquet"
+        first = self._next_part.get(stem, 0)
+        try:
+            write_recorded(batch, fresh)
+            with set_aside(self.folder, stem, self._before.get(stem, {})) as replaced:
+                path, part = place(fresh, stem, first)
+        finally:
+            fresh.unlink(missing_ok=True)
+        self._before.pop(stem, None)
+        self._next_part[stem] = part + 1
+        self._written += 1
+        where = f"step {step} of rank {rank}"
+        if replaced:
+            gone = f"{amount(replaced, 'file')} set aside as *{SET_ASIDE}, which is not read"
+            self._notice("replaced", f"{where} was recorded before this writer was made: {gone}")
+        if part > first:
+            self._notice("beside", f"{where} is recorded by another writer too: {_BESIDE}")
         self._notice_sides(step, per_token)
         return path
 
-    def _is_beside(self, other: DumpWriter) -> bool:
-        """Whether it writes the same names, as this one does itself."""
-        return other.folder.absolute() == self.folder.absolute() and _rank(other._rank) == _rank(self._rank)
-
-    def _clear_away(self, step: int, stem: str) -> None:
-        """A run that was begun again writes its steps anew: what it left of this one before must not stay beside it."""
-        left = sorted(self.folder.glob(f"{stem}_part_*.parquet"))
-        for path in left:
-            path.unlink()
-        if left:
-            _say(f"step {step} is written anew: removed {amount(len(left), 'file')} of it from before", stacklevel=7)
+    def _notice(self, kind: str, text: str) -> None:
+        """Say what may be wrong with a recording, once for each kind."""
+        if kind not in self._noticed:
+            self._noticed.add(kind)
+            _say(f"{text} (said once)", stacklevel=6)
 
     def _notice_sides(self, step: int, per_token: dict[str, Any]) -> None:
-        """Say once that a folder holds steps with one side and steps with both."""
+        """Say that a folder holds steps with one side and steps with both."""
         sides = tuple(dict.fromkeys(side for name, side in _SIDES.items() if per_token[name] is not None))
-        if self._sides and sides != self._sides and not self._mixed:
-            self._mixed = True
+        if self._sides and sides != self._sides and "sides" not in self._noticed:
+            self._noticed.add("sides")
             has, had = (" and ".join(given) for given in (sides, self._sides))
             text = f"step {step} has log-probs of {has}, the one before of {had}: such files do not make one dump"
             _say(text, stacklevel=6)
@@ -213,9 +225,22 @@ class DumpWriter:
 
 
 def _step(given: Any) -> int:
-    if isinstance(given, bool) or int(given) != given or int(given) < 0:
-        raise UsageError(f"step {given!r} is no number of a training step: a whole number from 0 on")
-    return int(given)
+    return _whole(given, "step {} is no number of a training step: a whole number from 0 on")
+
+
+def _whole(given: Any, problem: str) -> int:
+    """A number of Python, NumPy or torch.
+
+    Raises:
+        UsageError: it is not whole, below 0, or beyond int64.
+    """
+    number = given
+    if hasattr(given, "item"):
+        with suppress(Exception):  # more than one number
+            number = given.item()
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < _BEYOND or number % 1:
+        raise UsageError(problem.format(on_one_line(repr(given))))
+    return int(number)
 
 
 def _say(text: str, *, stacklevel: int) -> None:

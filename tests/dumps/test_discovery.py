@@ -192,8 +192,18 @@ def _tensor_file(path: Path) -> bytes:
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+EMPTY = "the file is empty (0 bytes): cut off, or still being written? leave it out or write it again"
 BAD_FILES: list[tuple[str, str, Any, str]] = [
-    ("empty", "x.parquet", b"", "the file is empty (0 bytes)"),
+    *(
+        (f"empty {suffix}", f"x{suffix}", b"", EMPTY)
+        for suffix in (".parquet", ".safetensors", ".npz", ".pt", ".json", ".txt")
+    ),
+    (
+        "empty archive",
+        "x.npz",
+        b"PK\x05\x06" + bytes(18),
+        "an archive without a single array or tensor in it; write it again",
+    ),
     ("lfs", "x.parquet", LFS, "a Git-LFS pointer, not the data: run `git lfs pull`"),
     ("lfs tensors", "x.safetensors", LFS, "a Git-LFS pointer, not the data: run `git lfs pull`"),
     (
@@ -213,9 +223,35 @@ BAD_FILES: list[tuple[str, str, Any, str]] = [
     (
         "foreign, no suffix",
         "x.bin",
-        b"[1, 2, 3]",
-        f"of no format that is read (begins with b'[1, 2, 3'); known are {', '.join(FORMATS)}, "
+        b"hello, you",
+        f"of no format that is read (begins with b'hello, y'); known are {', '.join(FORMATS)}, "
         "and --input-format forces one",
+    ),
+    *(
+        (f"{kind} as {suffix}", f"x{suffix}", head + bytes(20), told)
+        for suffix in (".parquet", ".safetensors", ".jsonl", ".pt", ".bin")
+        for kind, head, told in (
+            ("gzip", b"\x1f\x8b\x08\x00", "packed by gzip; unpack it first: gunzip FILE"),
+            ("zstd", b"\x28\xb5\x2f\xfd", "packed by zstd; unpack it first: unzstd FILE"),
+            (
+                "UTF-16",
+                '{"uid": 1}'.encode("utf-16"),
+                "UTF-16 text; JSON Lines are UTF-8: iconv -f utf-16 -t utf-8 FILE > FILE.jsonl",
+            ),
+            ("pickle", b"\x80\x04\x95", f"a pickle; {PICKLE_ADVICE}"),
+            (
+                "npy",
+                b"\x93NUMPY\x01\x00",
+                "one array without a name; numpy.savez('step_7.npz', rollout_log_probs=…, …) names them",
+            ),
+            ("arrow", b"ARROW1\x00\x00", "an Arrow file; pyarrow.parquet.write_table writes the same table as Parquet"),
+        )
+    ),
+    (
+        "JSON array",
+        "x.json",
+        b'[{"rollout_log_probs": [-1.0]}]',
+        "a JSON array; one object a line is read (JSON Lines): jq -c '.[]' FILE > FILE.jsonl",
     ),
     (
         "cut tensors",

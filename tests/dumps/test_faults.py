@@ -320,7 +320,7 @@ def test_file_without_valid_tokens_is_a_warning(write: Any, tmp_path: Path) -> N
 
 def test_no_valid_token_in_the_whole_dump(write: Any) -> None:
     dump = open_dump(write(**(_sound() | {"response_mask": [[0] * 3, [], [0] * 4]})))
-    with pytest.raises(NothingToAuditError, match=r"^dump.parquet: no valid token in 3 rows, nothing to audit$"):
+    with pytest.raises(NothingToAuditError, match=r"^dump.parquet: no valid token in 3 rows, nothing to audit; is"):
         list(dump.chunks())
     assert inspect_dump(dump).findings[0].kind == "nothing_to_audit"
 
@@ -334,7 +334,7 @@ def test_nothing_left_after_dropping(write: Any) -> None:
 
 def test_zero_rows(write: Any) -> None:
     dump = open_dump(write(rollout_log_probs=[], old_log_probs=[], response_mask=[]))
-    with pytest.raises(NothingToAuditError, match=r"^dump.parquet: zero rows, nothing to audit$"):
+    with pytest.raises(NothingToAuditError, match=r"^dump.parquet: zero rows, nothing to audit; name a dump"):
         list(dump.chunks())
     assert [f.kind for f in inspect_dump(dump).findings] == ["nothing_to_audit"]
 

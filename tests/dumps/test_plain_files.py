@@ -179,9 +179,89 @@ def test_text_logs_in_the_folder_are_left_out(tmp_path: Path) -> None:
     torch.save({"model": torch.zeros(3)}, tmp_path / "checkpoint.pt")
     dump = ra.open_dump(tmp_path)
     assert [file.name for file in dump.files] == ["step_7.jsonl"]
-    (finding,) = dump.left_out
-    assert (finding.kind, finding.severity, finding.count) == ("file_left_out", "info", 3)
+    assert [(one.kind, one.severity, one.message) for one in dump.left_out] == [
+        (
+            "file_left_out",
+            "info",
+            "1 file left out, without a line: cut off, or of an idle rank?",
+        ),
+        ("file_left_out", "info", "2 files left out, without a column of rollout log-probs"),
+    ]
     assert told(ra.open_dump(tmp_path, field_map={"reward": "reward"})) == EXPECTED
+
+
+PLAIN = {"rollout_log_probs": [-0.1], "old_log_probs": [-0.2]}
+ODD_VALUES = {
+    "a name twice": (
+        [json.dumps(PLAIN)[:-1] + ', "old_log_probs": [-0.3]}\n'],
+        "row 0: two values are named 'old_log_probs'",
+    ),
+    "reward": ([PLAIN | {"reward": 1}, PLAIN | {"reward": "x"}], "row 1: reward is 'x', which is no number"),
+    "advantages": ([PLAIN | {"advantages": 1}, PLAIN | {"advantages": "x"}], "row 1: advantages is 'x', which is no"),
+    "beyond 64 bits": ([PLAIN | {"reward": 2**70}], "row 0, column 'reward': holds a number beyond 64 bits"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_VALUES)
+def test_values_that_no_column_can_hold(case: str, tmp_path: Path) -> None:
+    rows, message = ODD_VALUES[case]
+    path = lines(tmp_path / "a.jsonl", *rows)
+    for read in (lambda: list(ra.open_dump(path).rows()), lambda: inspect_dump(ra.open_dump(path))):
+        with pytest.raises(UnreadableFileError) as raised:
+            read()
+        assert message in str(raised.value)
+
+
+def test_a_name_that_nobody_reads_may_stand_twice(tmp_path: Path) -> None:
+    text = json.dumps(PLAIN)[:-1] + ', "note": 1, "note": 2, "info": {"a": 1, "a": 2}}\n'
+    path = lines(tmp_path / "a.jsonl", text)
+    assert [row.old_log_probs.tolist() for row in ra.open_dump(path).rows()] == [[-0.2]]
+
+
+def test_responses_may_be_empty_in_the_first_hundred_rows(tmp_path: Path) -> None:
+    empty = {"rollout_log_probs": [], "old_log_probs": [], "response_mask": []}
+    path = lines(tmp_path / "a.jsonl", *[empty] * 150, PLAIN | {"response_mask": [1]})
+    rows = list(ra.open_dump(path).rows())
+    assert [len(row.rollout_log_probs) for row in rows] == [0] * 150 + [1]
+    assert rows[-1].old_log_probs.tolist() == [-0.2]
+
+
+EMPTIES = {
+    "no bytes": ["a.jsonl"],
+    "blank lines": ["a.jsonl"],
+    "several": ["a.jsonl", "b.jsonl", "c.ndjson"],
+}
+
+
+@pytest.mark.parametrize("case", EMPTIES)
+def test_lines_that_are_not_there(case: str, tmp_path: Path) -> None:
+    """Alone they are refused by name, beside others they are left out."""
+    for name in EMPTIES[case]:
+        (tmp_path / name).write_text("\n \n" if case == "blank lines" else "")
+    more = ", nor in 2 files beside it" if case == "several" else ""
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    text = f"{tmp_path}/a.jsonl: no line in it{more}: nothing to audit; cut off, or still being written?"
+    assert (type(raised.value).__name__, str(raised.value)) == ("NothingToAuditError", text)
+    lines(tmp_path / "z.jsonl", *ROWS)
+    dump = ra.open_dump(tmp_path)
+    assert [file.name for file in dump.files] == ["z.jsonl"]
+    assert told(ra.open_dump(tmp_path, field_map={"reward": "reward"})) == EXPECTED
+    (finding,) = dump.left_out
+    assert (finding.count, finding.file) == (len(EMPTIES[case]), "a.jsonl")
+
+
+@pytest.mark.parametrize("content", [[], {"rollout_log_probs": [], "old_log_probs": []}])
+def test_pt_without_a_row(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(ra.DumpError, match=r"^a\.pt: zero rows, nothing to audit; name a dump that has some$"):
+        ra.open_dump(tmp_path)
+
+
+def test_an_object_over_several_lines_is_told_how_to_be_put_on_one(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(ROWS[0], indent=1))
+    with pytest.raises(ra.DumpError, match=r"a\.json, row 0: not JSON .*object over several lines\? jq -c \. FILE"):
+        ra.open_dump(tmp_path / "a.json")
 
 
 def test_pickles_are_refused_with_what_to_do(tmp_path: Path) -> None:

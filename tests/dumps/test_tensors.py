@@ -410,7 +410,7 @@ def test_forced_packed_rows_of_a_two_dimensional_tensor(tmp_path: Path) -> None:
 )
 def test_zero_rows(tmp_path: Path, tensors: Any) -> None:
     """Case 67."""
-    with pytest.raises(NothingToAuditError, match=r"^x.safetensors: zero rows, nothing to audit$"):
+    with pytest.raises(NothingToAuditError, match=r"^x.safetensors: zero rows, nothing to audit; name a dump"):
         list(open_dump(_save(tmp_path / "x.safetensors", tensors)).chunks())
 
 
@@ -454,3 +454,15 @@ def test_three_dimensions_are_no_layout(tmp_path: Path) -> None:
     save_file({"rollout_log_probs": tensor, "old_log_probs": tensor.clone()}, tmp_path / "a.safetensors")
     with pytest.raises(UnreadableFileError, match=r"has 3 dimensions \[1, 2, 3\]; expected padded \[B, T\] or packed"):
         list(open_dump(tmp_path).chunks())
+
+
+@pytest.mark.parametrize("name", ["uid", "policy_version", "trainer_version", "reward", "step"])
+@pytest.mark.parametrize("shape", [(2,), (4,), (3, 2)])
+def test_a_value_a_row_for_other_rows_is_refused(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    lp = torch.full((3, 5), -0.5)
+    tensors = {"rollout_log_probs": lp, "old_log_probs": lp.clone(), name: torch.zeros(shape, dtype=torch.int64)}
+    path = _save(tmp_path / "x.safetensors", tensors)
+    shown = ", ".join(map(str, shape))
+    with pytest.raises(UnreadableFileError) as raised:
+        open_dump(path)
+    assert str(raised.value) == f"x.safetensors: column {name!r} ({name}) holds I64[{shown}], expected one value a row"

@@ -109,6 +109,24 @@ def test_fields_of_rows(tmp_path: Path) -> None:
     assert one.log_probs.tolist() == OLD_ROWS[0]
 
 
+NAMES = (["p", "q"], ("p", "q"), np.array(["p", "q"]), np.array(["p", "q"], dtype=object))
+
+
+@pytest.mark.parametrize("names", NAMES, ids=["list", "tuple", "array of text", "array of objects"])
+def test_names_in_every_form(names: Any, tmp_path: Path) -> None:
+    """verl's `non_tensor_batch` holds its uids as an array of objects."""
+    dump = written(
+        tmp_path,
+        rollout_log_probs=MU,
+        old_log_probs=PI,
+        response_mask=MASK,
+        uid=names,
+        group_id=names,
+        reward=[True, 0],
+    )
+    assert [(row.uid, row.group_id, row.reward) for row in dump.rows()] == [("p", "p", 1.0), ("q", "q", 0.0)]
+
+
 @pytest.mark.parametrize("form", ["numpy", "lists", "ragged"])
 def test_policy_versions_of_tokens(form: str, tmp_path: Path) -> None:
     """The prompt has -1, and 9 stands under a mask of 0."""
@@ -201,38 +219,6 @@ def test_names_tell_ranks_and_calls_apart(tmp_path: Path, monkeypatch: pytest.Mo
     assert [row.step for row in ra.open_dump(tmp_path).rows()] == [1] * 4 + [2] * 4
 
 
-def test_a_resumed_run_writes_its_steps_anew(tmp_path: Path) -> None:
-    written(tmp_path, rollout_log_probs=MU, old_log_probs=PI)
-    dump = written(tmp_path, rollout_log_probs=MU[:1], old_log_probs=PI[:1])
-    assert (len(dump.files), dump.total_rows) == (1, 1)
-
-
-def test_a_resumed_run_leaves_nothing_of_a_step_from_before(tmp_path: Path) -> None:
-    """Three files of the step before, one after; those of another step and rank stay."""
-    for rank in (0, 1):
-        with ra.DumpWriter(tmp_path, rank=rank) as writer:
-            for step in (7, 7, 7, 8, 8):
-                writer.write(step=step, rollout_log_probs=MU, old_log_probs=PI)
-    with (
-        ra.DumpWriter(tmp_path, rank=0) as writer,
-        pytest.warns(RuntimeWarning, match="step 7 is written anew: removed 2 files of it from before"),
-    ):
-        writer.write(step=7, rollout_log_probs=MU[:1], old_log_probs=PI[:1])
-    names = sorted(path.name.removeprefix("step_00000") for path in tmp_path.iterdir())
-    assert names == [
-        *("7_rank_0.parquet", "7_rank_1.parquet", "7_rank_1_part_1.parquet", "7_rank_1_part_2.parquet"),
-        *("8_rank_0.parquet", "8_rank_0_part_1.parquet", "8_rank_1.parquet", "8_rank_1_part_1.parquet"),
-    ]
-
-
-def test_two_writers_of_one_rank_do_not_take_each_others_names(tmp_path: Path) -> None:
-    one, two = ra.DumpWriter(tmp_path), ra.DumpWriter(tmp_path)
-    for writer in (one, two, one):
-        writer.write(step=1, rollout_log_probs=MU, old_log_probs=PI)
-    assert ra.open_dump(tmp_path).total_rows == 6
-    assert len(list(tmp_path.iterdir())) == 3
-
-
 @pytest.mark.parametrize("values", [[["-1", "-2"]], [["a", None]], [[b"x", b"y"]], [np.array(["-1", "-2"])]])
 def test_text_is_no_log_prob(values: Any, tmp_path: Path) -> None:
     writer = ra.DumpWriter(tmp_path)
@@ -241,10 +227,32 @@ def test_text_is_no_log_prob(values: Any, tmp_path: Path) -> None:
     assert (writer.not_recorded, list(tmp_path.iterdir())) == (1, [])
 
 
-@pytest.mark.parametrize("step", [True, -3, 1.5])
+NO_STEPS = [True, np.bool_(False), -3, -1, 1.5, float("nan"), float("inf"), 2**63, "x", None, [1], MU]
+
+
+@pytest.mark.parametrize("step", NO_STEPS, ids=[str(step)[:12] for step in NO_STEPS])
 def test_a_step_is_a_whole_number(step: Any, tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match=f"step {step} is no number of a training step"):
+    with pytest.warns(RuntimeWarning) as caught:
         assert ra.DumpWriter(tmp_path).write(step=step, rollout_log_probs=MU, old_log_probs=PI) is None
+    text = str(caught[0].message)
+    assert " is no number of a training step: a whole number from 0 on" in text
+    assert "\n" not in text
+    assert len(text) < 350
+    with pytest.raises(ra.UsageError, match="is no number of a training step"):
+        ra.DumpWriter(tmp_path, on_error="raise").write(step=step, rollout_log_probs=MU, old_log_probs=PI)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", [7, 7.0, np.int32(7), np.array([7]), torch.tensor(7), torch.tensor([7])])
+def test_a_step_in_any_form_of_number(step: Any, tmp_path: Path) -> None:
+    dump = written(tmp_path, step=step, rollout_log_probs=MU, old_log_probs=PI, response_mask=MASK)
+    assert [row.step for row in dump.rows()] == [7, 7]
+
+
+@pytest.mark.parametrize("rank", ["0", -1, 1.5, True, "a/b"])
+def test_a_rank_is_a_whole_number(rank: Any, tmp_path: Path) -> None:
+    with pytest.raises(ra.UsageError, match=f"rank = {rank!r}: expected a whole number from 0 on"):
+        ra.DumpWriter(tmp_path, rank=rank)
 
 
 def test_a_filter_that_makes_errors_of_warnings_does_not_end_the_loop(
@@ -271,7 +279,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "response_mask holds 2; only 0 and 1 are allowed",
     ),
     "flat": ({"rollout_log_probs": MU[0], "old_log_probs": PI[0]}, "rollout_log_probs is [6]; expected [B, T]"),
-    "rows": ({"rollout_log_probs": MU, "old_log_probs": PI, "reward": [1.0]}, "reward has 1 values for 2 responses"),
+    "rows": ({"rollout_log_probs": MU, "old_log_probs": PI, "reward": [1.0]}, "reward has 1 value for 2 responses"),
+    "no batch": ({"rollout_log_probs": 5}, "rollout_log_probs is 5; expected [B, T], or a list of B responses"),
+    "text": ({"rollout_log_probs": MU, "reward": "x"}, "reward holds 'x'; expected one number a response"),
+    "nested": ({"rollout_log_probs": MU, "reward": [[1.0]] * 2}, "reward holds [1.0]; expected one number a response"),
+    "part": ({"rollout_log_probs": MU, "policy_version": [1.5, 2]}, "policy_version holds 1.5; expected one whole num"),
+    "huge": ({"rollout_log_probs": MU, "trainer_version": 2**70}, "trainer_version holds 1180591620717411303424; exp"),
+    "sparse": ({"rollout_log_probs": MU.to_sparse()}, "rollout_log_probs cannot be taken as numbers (can't convert Sp"),
+    "complex": ({"rollout_log_probs": MU * 1j}, "rollout_log_probs holds np.complex64("),
 }
 
 
@@ -297,8 +312,8 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
         "step 1 is not recorded: unknown argument 'rollout_logprobs'; did you mean 'rollout_log_probs'?; known are ",
     ),
     "no step": ((), {"rollout_log_probs": MU}, "step without a number is not recorded: no step given: step=7 says"),
-    "step": ((), {"step": "seven"}, "step seven is not recorded: invalid literal for int() with base 10: 'seven'"),
-    "no step, None": ((), {"step": None}, "step None is not recorded: int() argument must be"),
+    "step": ((), {"step": "seven"}, "step 'seven' is not recorded: step 'seven' is no number"),
+    "no step, None": ((), {"step": None}, "step None is not recorded: step None is no number"),
     "by place": ((1, MU), {}, "step without a number is not recorded: 2 arguments without a name; every one is named"),
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import rollout_audit as ra
 from rollout_audit.dumps import inspect_dump
@@ -273,6 +273,27 @@ def test_rollout_only_dumps_say_what_is_missing(path: str, file_format: str, row
         ra.analyze(dump)
 
 
+@pytest.mark.parametrize("trainer", ["slime", "miles"])
+def test_rollouts_that_nobody_wrote_the_training_of_are_said_apart(trainer: str, tmp_path: Path) -> None:
+    """One run without any train file, and one without that of its second rollout, beside each other."""
+    for run in ("bare", "part"):
+        shutil.copytree(HERE / trainer / "grpo_run", tmp_path / run)
+    shutil.rmtree(tmp_path / "bare/train_data")
+    for path in (tmp_path / "part/train_data").glob("1*"):
+        path.unlink()
+    for path in tmp_path.rglob("*eval*"):
+        path.unlink()
+    dump = ra.open_dump(tmp_path)
+    assert sorted({row.step for row in dump.rows()}) == [0, 2]
+    missing, paired = dump.left_out
+    each = 1 if trainer == "slime" else 2
+    assert (missing.severity, missing.count) == ("warning", 4 * each)
+    assert "the trainer's are missing" in missing.message
+    assert "slime and miles write train_data with --dump-details DIR, else give a dump that has" in missing.message
+    assert (paired.severity, paired.count) == ("info", 2 * each)
+    assert "beside files that hold the trainer's too" in paired.message
+
+
 def test_dashboards_agree_with_the_train_files() -> None:
     train = {(row.step, row.uid): row for row in ra.open_dump(HERE / "miles").rows()}
     for row in ra.open_dump(HERE / "miles/grpo_run/dashboard_columns").rows():
@@ -300,6 +321,28 @@ def test_context_parallel_slices_need_every_rank(tmp_path: Path) -> None:
 def test_layout_that_content_cannot_tell_is_asked_for(name: str, message: str) -> None:
     with pytest.raises(ra.UsageError, match=message):
         ra.open_dump(HERE / name)
+
+
+@pytest.mark.parametrize("name", ["completion_mask", "tool_mask"])
+def test_a_mask_of_another_shape_is_refused(name: str, tmp_path: Path) -> None:
+    batch = load_file(HERE / "trl/generation_batch_tools.safetensors")
+    batch[name] = batch[name][:-1].clone()
+    save_file(batch, tmp_path / "x.safetensors")
+    with pytest.raises(ra.DumpError) as raised:
+        ra.open_dump(tmp_path)
+    assert str(raised.value) == (
+        f"x.safetensors: {name} [23, 220] does not fit sampling_per_token_logps [24, 220]: the layout trl needs one "
+        "value a token"
+    )
+
+
+@pytest.mark.parametrize("broken", [torch.zeros(0), torch.zeros(3), None, "2", [2]])
+def test_a_version_that_is_no_number_is_refused(broken: Any, tmp_path: Path) -> None:
+    content = torch.load(HERE / "slime/grpo_run/train_data/0.pt", weights_only=True)
+    torch.save(content | {"format_version": broken}, tmp_path / "0.pt")
+    with pytest.raises(ra.DumpError, match=r"^0\.pt: not as slime writes it \(.*\)$") as raised:
+        ra.open_dump(tmp_path)
+    assert "\n" not in str(raised.value)
 
 
 def test_layout_asked_for_must_fit() -> None:

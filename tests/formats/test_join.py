@@ -75,6 +75,98 @@ def test_uids_that_begin_anew_each_step_are_told_apart_by_it(tmp_path: Path) -> 
     ]
 
 
+def side(folder: Path, name: str, column: str, first: float, uids: Any = ("0", "1")) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    table(folder / f"{name}.parquet", uid=list(uids), **{column: [[first - i / 8] for i in range(len(uids))]})
+
+
+def joined(rollout: Any, train: Any) -> tuple[list[tuple[int, str | None, float, float]], list[str]]:
+    dump = ra.open_dump(rollout, join=train)
+    rows = [(r.step, r.uid, float(r.rollout_log_probs[0]), float(r.old_log_probs[0])) for r in dump.rows()]
+    return rows, [note.message for note in dump.notes if note.kind.startswith("join")]
+
+
+@pytest.mark.parametrize("alone", [1, 2])
+def test_rows_without_a_uid_have_no_partner(alone: int, tmp_path: Path) -> None:
+    """Neither one such row a side nor several are taken for one another."""
+    uids = ["x", *[None] * alone]
+    side(tmp_path, "a", "rollout_log_probs", -1.0, uids)
+    side(tmp_path, "b", "old_log_probs", -2.0, uids[::-1])
+    rows, (said,) = joined(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert rows == [(0, "x", -1.0, -2.0 - alone / 8)]
+    assert f"{alone} of {alone + 1} rows have no partner in the second dump, {alone} of its {alone + 1} rows" in said
+
+
+def test_only_nameless_rows_are_nothing_to_join(tmp_path: Path) -> None:
+    side(tmp_path, "a", "rollout_log_probs", -1.0, ["x"])
+    pq.write_table(pa.table({"uid": ["", ""], "old_log_probs": pa.array([[-1.0]] * 2, FLOATS)}), tmp_path / "b.parquet")
+    with pytest.raises(ra.DumpError, match=r"^b\.parquet: zero rows with a uid, nothing to join$"):
+        joined(tmp_path / "a.parquet", tmp_path / "b.parquet")
+
+
+def runs(folder: Path, *, apart: int = 0) -> tuple[str, str]:
+    """Two runs of two steps each whose uids begin anew with each step."""
+    for run in (0, 1):
+        for step in (1, 2):
+            side(folder / f"run_{run}/rollout", f"step_{step}", "rollout_log_probs", -1.0 * step - 10 * run)
+            side(folder / f"run_{run}/train", f"step_{step + apart}", "old_log_probs", -1.5 * step - 10 * run)
+    return str(folder / "*/rollout"), str(folder / "*/train")
+
+
+def test_several_runs_are_refused_and_each_alone_is_right(tmp_path: Path) -> None:
+    with pytest.raises(ra.UsageError) as raised:
+        joined(*runs(tmp_path))
+    assert str(raised.value) == (
+        "run_0/rollout/step_1.parquet and run_1/rollout/step_1.parquet: several rows of step 1 have the uid '0', "
+        "so they cannot be joined by it; join one run at a time, or name a column that tells them apart with --map "
+        "uid=COLUMN"
+    )
+    rows, said = joined(tmp_path / "run_1/rollout", tmp_path / "run_1/train")
+    assert rows == [
+        (1, "0", -11.0, -11.5),
+        (1, "1", -11.125, -11.625),
+        (2, "0", -12.0, -13.0),
+        (2, "1", -12.125, -13.125),
+    ]
+    assert said == []
+    with pytest.raises(ra.UsageError, match=r"^run_0/train/step_1\.parquet and run_1/train/step_1\.parquet: sev"):
+        joined(tmp_path / "run_1/rollout", str(tmp_path / "*/train"))
+
+
+def test_steps_that_count_from_another_number_are_said(tmp_path: Path) -> None:
+    runs(tmp_path, apart=1)
+    rows, said = joined(tmp_path / "run_0/rollout", tmp_path / "run_0/train")
+    assert [row[:2] for row in rows] == [(2, "0"), (2, "1")]
+    assert said == [
+        "joined by uid: 2 of 4 rows have no partner in the second dump, 2 of its 4 rows have none in the first; they "
+        "are left out",
+        "uids begin anew with each step, and the steps are not the same (1 to 2 here, 2 to 3 there): do both count "
+        "from one number?",
+    ]
+    _, said = joined(tmp_path / "run_0/rollout/step_1.parquet", tmp_path / "run_0/train/step_2.parquet")
+    assert said == [
+        "joined by uid alone, and the steps are not the same (1 here, 2 there): do both count from one number?"
+    ]
+
+
+def test_a_part_of_the_steps_is_no_reason_to_doubt_them(tmp_path: Path) -> None:
+    runs(tmp_path)
+    rows, said = joined(tmp_path / "run_0/rollout", tmp_path / "run_0/train/step_2.parquet")
+    assert rows == [(2, "0", -2.0, -3.0), (2, "1", -2.125, -3.125)]
+    assert said == [
+        "joined by uid: 2 of 4 rows have no partner in the second dump, 0 of its 2 rows have none in the first; they "
+        "are left out"
+    ]
+
+
+def test_uids_without_a_step_in_common_are_shown_with_it(tmp_path: Path) -> None:
+    side(tmp_path / "r", "step_1", "rollout_log_probs", -1.0)
+    side(tmp_path / "r", "step_2", "rollout_log_probs", -2.0)
+    side(tmp_path / "t", "all", "old_log_probs", -1.0)
+    with pytest.raises(ra.DumpError, match=r"\(here '0' of step 1, there '0' of step 0\); .*, or step=COLUMN: uids"):
+        joined(tmp_path / "r", tmp_path / "t")
+
+
 def test_rows_of_different_length_are_a_fault(tmp_path: Path) -> None:
     rollout = table(tmp_path / "a.parquet", uid=["x"], rollout_log_probs=[[-0.5, -0.6]])
     train = table(tmp_path / "b.parquet", uid=["x"], old_log_probs=[[-0.5]])
@@ -91,7 +183,7 @@ def test_what_cannot_be_joined_is_said(tmp_path: Path) -> None:
     with pytest.raises(ra.DumpError, match=r"no uid of it is in c.parquet \(here 'x', there 'y'\)"):
         ra.open_dump(rollout, join=others)
     double = table(tmp_path / "d.parquet", uid=["x", "x"], old_log_probs=[[-0.5], [-0.6]])
-    with pytest.raises(ra.UsageError, match=r"d.parquet: several rows have the uid \(0, 'x'\)"):
+    with pytest.raises(ra.UsageError, match=r"d.parquet: several rows of step 0 have the uid 'x', so they"):
         ra.open_dump(rollout, join=double)
     with pytest.raises(ra.DumpError, match="no column for old_log_probs"):
         ra.open_dump(rollout, join=rollout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_audit.errors import UnreadableFileError
+from rollout_audit.errors import NothingToAuditError, UnreadableFileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +27,7 @@ def source_of(file: DumpFile, content: Any, layout: str | None) -> Source:
 
     Raises:
         UnreadableFileError: it is none of these.
+        NothingToAuditError: there is not one row.
     """
     from rollout_audit.dumps.records import RecordSource
     from rollout_audit.dumps.stores import ArrayStore
@@ -35,6 +36,8 @@ def source_of(file: DumpFile, content: Any, layout: str | None) -> Source:
 
     footer = zip_footer(file.path)
     if (rows := _rows(file, content)) is not None:
+        if not rows:
+            raise NothingToAuditError(f"{file.name}: zero rows, nothing to audit; name a dump that has some")
         return RecordSource(rows, where=file.name, footer=footer)
     arrays = {name: value for name, value in content.items() if _is_array(value)}
     return TensorSource(file, ArrayStore(arrays, footer), layout)
@@ -50,7 +53,7 @@ def _rows(file: DumpFile, content: Any) -> list[Record] | None:
         )
     lists = {name: value for name, value in content.items() if _is_list_of_rows(value)}
     if not lists:
-        return None
+        return [] if content and all(isinstance(value, list) and not value for value in content.values()) else None
     sizes = {name: len(value) for name, value in content.items() if isinstance(value, list)}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())

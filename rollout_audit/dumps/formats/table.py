@@ -86,7 +86,7 @@ FORMATS: Mapping[str, Format] = {
             "torch",
             "slime and miles `rollout_data/{id}.pt`",
             frozenset({"rollout_id", "samples"}),
-            "a rollout file of slime or miles is written before training",
+            "a rollout file of slime or miles is written before training (--dump-details DIR writes train_data too)",
         ),
         Format(
             "miles",

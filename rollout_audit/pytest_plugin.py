@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from rollout_audit.golden.check import CheckResult
+    from rollout_audit.golden.result import CheckResult
 
 __all__ = ["pytest_addoption", "rollout_audit_check"]
 

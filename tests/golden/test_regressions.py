@@ -197,7 +197,11 @@ def test_bitwise_agreement(run: Run, dump: Path, tmp_path: Path) -> None:
     equal = equal.drop_columns(["log_probs"]).set_column(2, "old_log_probs", equal["rollout_log_probs"])
     pq.write_table(equal, tmp_path / "equal.parquet")
     result = run("check", tmp_path / "equal.parquet", "--expect-bitwise")
-    assert (result.code, result.out) == (0, "OK  bitwise equal.\n")
+    tokens = sum(sum(mask) for mask in equal["response_mask"].to_pylist())
+    assert (result.code, result.out) == (
+        0,
+        f"OK  bitwise equal: old_log_probs and rollout_log_probs on {tokens} tokens.\n",
+    )
 
 
 def test_a_token_under_the_mask_does_not_break_bitwise_agreement(run: Run, dump: Path, tmp_path: Path) -> None:

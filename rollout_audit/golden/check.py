@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
 from rollout_audit.audit.bitwise import agreement
 from rollout_audit.audit.report import Report
-from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS, REFERENCE_PRESET
+from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS, REFERENCE_PRESET, preset
 from rollout_audit.dumps.digest import with_content_digests
 from rollout_audit.dumps.dump import Dump
 from rollout_audit.errors import OldGoldenError, ReportError, UsageError, amount, suggest
@@ -98,6 +98,8 @@ def check(
         raise UsageError("nothing to check against: give --golden FILE, --expect-bitwise or a gate")
     if config is not None and trainer is None:
         raise UsageError("a configuration needs the trainer's name: whose keys are these?")
+    for name in () if presets in (None, "all") else presets:
+        preset(name)
     asked = tolerances_of(settings()) if tolerances is None else tolerances
     own = None if trainer is None else trainer_run(trainer, {} if config is None else config)
     old = None if golden is None else _old(golden, dumps, update=update)

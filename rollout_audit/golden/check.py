@@ -90,12 +90,14 @@ def check(
     Raises:
         ReportError: no golden file, or one that cannot be read.
         DumpError: the dump cannot be audited as asked.
-        UsageError: nothing to check against, an unknown preset, trainer or metric; `config` without `trainer`.
+        UsageError: nothing to check against or to update; an unknown preset, trainer or metric; a `config` of none.
         ConfigError: the trainer itself would refuse the configuration.
     """
     conditions = gates_of(settings()) if gates is None else gates
     if golden is None and not expect_bitwise and not conditions:
         raise UsageError("nothing to check against: give --golden FILE, --expect-bitwise or a gate")
+    if golden is None and update:
+        raise UsageError("nothing to update: name the golden file, --golden FILE")
     if config is not None and trainer is None:
         raise UsageError("a configuration needs the trainer's name: whose keys are these?")
     for name in () if presets in (None, "all") else presets:

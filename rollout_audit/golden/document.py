@@ -89,6 +89,7 @@ def _tree(result: CheckResult, shown: Sequence[Comparison]) -> Mapping[str, obje
         "error": result.stopped,
         "notes": list(result.notes),
         "gaps": list(result.gaps),
+        "reading": result.reading,
         "counts": {verdict: result.count(verdict) for verdict in VERDICTS},
         "gates": [{"gate": g.gate.text, "verdict": g.verdict, "value": g.value, "text": g.text} for g in result.gates],
         "bitwise": {

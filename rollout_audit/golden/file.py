@@ -17,12 +17,13 @@ from pydantic import ValidationError
 from rollout_audit.errors import OldGoldenError, ReportError, suggest
 from rollout_audit.golden.figures import FigureKey
 from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
-from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold
+from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold, is_logged
 
 __all__ = ["read_golden", "update_command", "write_golden"]
 
 OLDEST_READ = 1
 """Older files are refused, with the command that makes them anew"""
+DOES_NOTHING = "not known and does nothing"
 
 
 def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) -> Golden:
@@ -90,8 +91,10 @@ def update_command(dumps: Sequence[str], path: str | os.PathLike[str], *options:
 def _passed_over(tolerances: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
     known = Tolerance.model_fields
     for metric, table in tolerances.items():
+        if metric not in METRICS and not is_logged(metric):
+            yield f"tolerances.{metric!r} of the golden file is {DOES_NOTHING}{suggest(metric, METRICS)}"
         for key in (key for key in table if key not in known):
-            yield f"tolerances.{metric}.{key!r} of the golden file is not known and does nothing{suggest(key, known)}"
+            yield f"tolerances.{metric}.{key!r} of the golden file is {DOES_NOTHING}{suggest(key, known)}"
 
 
 def _load(file: Path, command: str) -> dict[str, Any]:
@@ -110,7 +113,7 @@ def _load(file: Path, command: str) -> dict[str, Any]:
         raise ReportError(f"{file}: no such golden file; write it with: {command}") from None
     except OSError as error:
         raise ReportError(f"{file}: cannot read the golden file ({error.strerror or error}); name another") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _foreign(file, " ".join(str(error).split()), command) from error
     if not isinstance(tree, dict):
         raise _foreign(file, f"a JSON {type(tree).__name__}", command)

@@ -16,8 +16,11 @@ SUITE = "rollout-audit check"
 
 
 def junit_xml(result: CheckResult) -> str:
-    """A suite of all comparisons, unchanged ones too; worse is a failure, unmeasured an error."""
-    cases = [_case(row) for row in sorted(result.rows, key=lambda row: (row.key.subject, row.key.scope, str(row.key)))]
+    """A suite of all comparisons, unchanged ones too; worse is a failure, unmeasured an error, but for an update."""
+    cases = [
+        _case(row, result)
+        for row in sorted(result.rows, key=lambda row: (row.key.subject, row.key.scope, str(row.key)))
+    ]
     cases += _other_cases(result)
     kinds = [child.tag for case in cases for child in case]
     counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
@@ -36,11 +39,11 @@ def _lines(lines: Sequence[str]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _case(row: Comparison) -> ET.Element:
+def _case(row: Comparison, result: CheckResult) -> ET.Element:
     where = f"{row.key.subject or 'mismatch'}@{row.key.scope}"
     case = _named(where, row.key.metric)
     tags = {"worse": "failure", "unmeasured": "error"}
-    if row.verdict in tags:
+    if row.verdict in tags and not result.updated:
         _add(case, tags[row.verdict], row.verdict, sentence(row))
     elif row.changed:
         ET.SubElement(case, "system-out").text = printable(sentence(row))

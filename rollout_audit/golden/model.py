@@ -115,16 +115,24 @@ class Golden(Readable):
         return self._remarks
 
     @property
+    def is_counted(self) -> bool:
+        """Whether it says of every section how many lines were written."""
+        return all(section in self.holds for section in COUNTED)
+
+    @property
     def is_whole(self) -> bool:
         """Whether every line that was approved is known to be there: else what is not there may have been deleted."""
-        return all(self.holds.get(section) == len(getattr(self, section)) for section in COUNTED)
+        return self.is_counted and not self._lost
+
+    @property
+    def _lost(self) -> list[str]:
+        counts = {name: (len(getattr(self, name)), self.holds[name]) for name in COUNTED if name in self.holds}
+        return [f"{name}: {there} of {was} lines" for name, (there, was) in counts.items() if there != was]
 
     @property
     def gaps(self) -> list[str]:
         """What does not fit together, as where lines were deleted or lost in a merge; tolerances may be edited."""
-        counts = {name: (len(getattr(self, name)), self.holds[name]) for name in COUNTED if name in self.holds}
-        gaps = [f"{name}: {there} of {was} lines" for name, (there, was) in counts.items() if there != was]
-        return [*gaps, *(["digest is not that of digests"] if self.digest != _joint_digest(self.digests) else [])]
+        return [*self._lost, *(["digest is not that of digests"] if self.digest != _joint_digest(self.digests) else [])]
 
     def to_text(self) -> str:
         """JSON, one figure a line, keys sorted with numbers as numbers."""

@@ -18,7 +18,7 @@ UNCOUNTED = (
 
 def remarks_on(old: Golden, new: Golden, *, update: bool) -> list[str]:
     """What the golden file was made of and with that is not so now, and what in it does nothing or cannot be known."""
-    uncounted = [] if old.holds or update else [UNCOUNTED]
+    uncounted = [] if old.is_counted or update else [UNCOUNTED]
     return [*_other_dump(old, new), *_other_settings(old, new), *uncounted, *old.remarks]
 
 

@@ -92,10 +92,11 @@ def test_what_was_deleted_does_not_pass(
     assert held.read_text() == before
 
 
-def test_a_file_that_lost_its_counts_too(run: Run, dump: Path, held: Path) -> None:
+@pytest.mark.parametrize("left", [(), ("masks",)])
+def test_a_file_that_lost_its_counts_too(left: tuple[str, ...], run: Run, dump: Path, held: Path) -> None:
     def plant(tree: dict[str, Any]) -> None:
-        without_all("holds")(tree)
         without_a_preset(tree)
+        tree["holds"] = {name: len(tree[name]) for name in left}
 
     changed(held, plant)
     result = run("check", dump, "--golden", held)
@@ -131,6 +132,21 @@ def test_tolerances_may_be_edited(run: Run, dump: Path, held: Path) -> None:
     changed(held, plant)
     result = run("check", dump, "--golden", held)
     assert (result.code, len(result.out.splitlines())) == (0, 1)
+
+
+def test_a_tolerance_of_a_metric_that_is_not_known_is_said(run: Run, dump: Path, held: Path) -> None:
+    changed(held, lambda tree: tree["tolerances"].update(kl_k33={"atol": 0.5}))
+    result = run("check", dump, "--golden", held)
+    assert result.code == 0
+    assert result.out.splitlines()[0] == (
+        "WARN  tolerances.'kl_k33' of the golden file is not known and does nothing; did you mean 'kl_k3'?"
+    )
+
+
+def test_an_update_of_nothing_is_an_error(run: Run, dump: Path) -> None:
+    result = run("check", dump, "--expect-bitwise", "--update")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "error: nothing to update: name the golden file, --golden FILE\n"
 
 
 def test_a_count_of_removed_tokens_that_its_digest_denies(run: Run, dump: Path, held: Path) -> None:
@@ -184,6 +200,7 @@ def test_an_update_writes_through_a_link_and_keeps_who_may_read(dump: Path, tmp_
             '{"version": 3}',
             "(schema None, expected 'rollout-audit/golden'); name another, or delete this one and write",
         ),
+        ("[" * 100_000, "golden.json: not a golden file ("),
         (None, "golden.json: cannot read the golden file (Is a directory); name another"),
     ],
 )

@@ -46,7 +46,7 @@ def _places(error: Exception, context: typer.Context, typed: Sequence[str]) -> I
         variable = variable_of(option)
         value = os.environ.get(variable) or of_file.get(option.name)
         origin = variable if os.environ.get(variable) else file
-        named = any(text.startswith(f"{name} ") for name in option.opts)
+        named = any(text.startswith(f"{name} ") for name in option.opts) or f"{key} asked for" in text
         of_config = isinstance(error, ConfigError) and option.name == "config"
         if value and origin not in text and (named or of_config or any(_stands_in(told, x) for x in _parts(value))):
             yield f"{key} = {value!r} in {origin}"

@@ -117,7 +117,8 @@ def check(
     audited = _audited(dump, names, run, conditions, reading)
     if golden is not None:
         audited = replace(audited, masks=_masks(dump, audited, reading))
-    found = replace(found, gates=audited.gates, findings=audited.report.findings)
+    part = _part_read(reading, audited.report.counts.dropped_sequences)
+    found = replace(found, gates=audited.gates, findings=audited.report.findings, reading=part)
     return found if golden is None else _against(golden, old, audited, found, asked, update=update)
 
 
@@ -207,22 +208,23 @@ def _as_recorded(old: Golden | None, golden: str, dump: Dump, reading: Reading) 
     first, _, stop = (was.steps or "").partition(":")
     steps = None if was.steps is None else (int(first) if first else None, int(stop) if stop else None)
     made = {"mode": was.mode, "on_fault": was.on_fault, "steps": steps, "limit": was.limit}
-    if "mode" not in given and was.mode == "decoupled" and not dump.has("old_log_probs"):
+    if "mode" not in given and not dump.has(was.training_column):
+        other = "bypass" if was.mode == "decoupled" else "decoupled"
         raise ReportError(
-            f"{golden}: made of old_log_probs, which this dump does not have; name the column with "
-            "--map old_log_probs=COLUMN, or compare log_probs all the same with --mode bypass"
+            f"{golden}: made of {was.training_column}, which this dump does not have; name the column with "
+            f"--map {was.training_column}=COLUMN, or compare another all the same with --mode {other}"
         )
     return cast("Reading", {name: value for name, value in made.items() if value is not None} | given)
 
 
-def _part_read(reading: Reading) -> str:
+def _part_read(reading: Reading, dropped: int = 0) -> str:
     """In words; empty for the whole of a dump."""
     first, stop = reading.get("steps") or (None, None)
     bounds = [f"from {first}"] * (first is not None) + [f"before {stop}"] * (stop is not None)
     steps = [f"steps {' and '.join(bounds)}"] if bounds else []
     rows = reading.get("limit")
     limit = [] if rows is None else [f"the first {amount(rows, 'row')}"]
-    return ", ".join([*steps, *limit, *(["faulty rows left out"] if reading.get("on_fault") == "drop" else [])])
+    return ", ".join([*steps, *limit, *([f"{amount(dropped, 'faulty row')} left out"] if dropped else [])])
 
 
 def _presets(asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:

@@ -36,7 +36,7 @@ def test_a_row_that_is_left_out_is_not_bitwise_equal(run: Run) -> None:
     exports = ("--export", "junit=j.xml", "--export", "github=a.txt", "--export", "json=c.json")
     result = run("check", dump, "--expect-bitwise", "--on-fault", "drop", *exports)
     text = "bitwise equal: old_log_probs and rollout_log_probs on 3 tokens, but 1 faulty row left out, not compared"
-    assert (result.code, result.out) == (2, f"UNMEASURED  {text} (faulty rows left out).\n")
+    assert (result.code, result.out) == (2, f"UNMEASURED  {text}.\n")
     (case,) = ET.parse("j.xml").iter("testcase")
     assert case.find("error").get("message") == text
     assert Path("a.txt").read_text() == f"::error title=not compared bit for bit::{text}\n"
@@ -107,7 +107,7 @@ def test_a_golden_file_is_held_against_what_it_was_made_of(run: Run, tmp_path: P
     assert result.code == 0
     (line,) = result.out.splitlines()
     assert line.startswith("OK  ")
-    assert line.endswith("(steps from 1, the first 13 rows, faulty rows left out).")
+    assert line.endswith("(steps from 1, the first 13 rows, 2 faulty rows left out).")
     assert "new" not in line
     assert run("check", dump, "--golden", "g.json", "--update").code == 0
     assert json.loads(Path("g.json").read_text()) == held
@@ -136,17 +136,24 @@ def test_python_takes_them_from_the_file_too(dump: Path) -> None:
     assert ra.check(ra.open_dump(dump), "g.json", limit=8).notes == ["limit is 8, in the golden file 9"]
 
 
-def test_a_dump_without_the_column_that_the_file_was_made_of(run: Run, dump: Path) -> None:
+@pytest.mark.parametrize(("mode", "other"), [("decoupled", "bypass"), ("bypass", "decoupled")])
+def test_a_dump_without_the_column_that_the_file_was_made_of(mode: str, other: str, run: Run, dump: Path) -> None:
     """Another pair of policies is not taken in its place unasked."""
-    run("check", dump, "--golden", "g.json", "--update")
+    column = {"decoupled": "old_log_probs", "bypass": "log_probs"}[mode]
+    run("check", dump, "--golden", "g.json", "--mode", mode, "--update")
     for file in dump.iterdir():
-        pq.write_table(pq.read_table(file).drop_columns(["old_log_probs"]), file.name)
+        pq.write_table(pq.read_table(file).drop_columns([column]), file.name)
     files = sorted(Path().glob("*.parquet"))
     result = run("check", *files, "--golden", "g.json")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert "g.json: made of old_log_probs, which this dump does not have; name the column with --map" in result.err
-    other = run("check", *files, "--golden", "g.json", "--mode", "bypass")
-    assert "WARN  mode is 'bypass', in the golden file 'decoupled'" in other.out
+    assert f"g.json: made of {column}, which this dump does not have; name the column with --map {column}" in result.err
+    asked = run("check", *files, "--golden", "g.json", "--mode", other)
+    assert f"WARN  mode is {other!r}, in the golden file {mode!r}" in asked.out
+
+
+def test_rows_that_gates_did_not_see_are_said(run: Run, tmp_path: Path) -> None:
+    result = run("check", faulty(tmp_path), "--fail-on", "kl_k3 > 9", "--on-fault", "drop")
+    assert result.out.startswith("OK  1 gate passed (3 faulty rows left out).\n")
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def _places(error: Exception, context: typer.Context, typed: Sequence[str]) -> I
         variable = variable_of(option)
         value = os.environ.get(variable) or of_file.get(option.name)
         origin = variable if os.environ.get(variable) else file
-        named = any(text.startswith(f"{name} ") for name in option.opts) or f"{key} asked for" in text
-        of_config = isinstance(error, ConfigError) and option.name == "config"
-        if value and origin not in text and (named or of_config or any(_stands_in(told, x) for x in _parts(value))):
+        named = any(text.startswith(f"{name} ") or f"without {name} " in text for name in option.opts)
+        in_words = f"{key} asked for" in text or (isinstance(error, ConfigError) and key == "config")
+        if value and origin not in text and (named or in_words or any(_is_told(part, told) for part in _parts(value))):
             yield f"{key} = {value!r} in {origin}"
 
 
@@ -59,5 +59,6 @@ def _parts(value: object) -> list[str]:
     return [part for text in texts for part in (text, *map(str.strip, PARTS.split(text))) if part]
 
 
-def _stands_in(text: str, part: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) is not None
+def _is_told(value: str, text: str) -> bool:
+    """Messages quote a value, and begin with a file."""
+    return repr(value) in text or text.startswith(f"{value}:")

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.dump import Dump, open_dump
     from rollout_audit.dumps.writer import DumpWriter
     from rollout_audit.errors import ConfigError, DumpError, ReportError, RolloutAuditError, UsageError
-    from rollout_audit.golden.check import CheckResult, check
+    from rollout_audit.golden.check import check
+    from rollout_audit.golden.result import CheckResult
     from rollout_audit.reports.folder import read_report, write_report
     from rollout_audit.reports.recommend import recommend
     from rollout_audit.reports.saved import merge, sweep
@@ -87,7 +88,7 @@ __all__ = [
 _HOME = {
     "Aggregation": "corrections.model",
     "Bound": "corrections.model",
-    "CheckResult": "golden.check",
+    "CheckResult": "golden.result",
     "ConfigError": "errors",
     "Correction": "corrections.model",
     "Denominator": "corrections.model",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from rollout_audit.golden.check import CheckResult
+    from rollout_audit.golden.result import CheckResult
 
 __all__ = ["pytest_addoption", "rollout_audit_check"]
 
@@ -17,6 +18,8 @@ UPDATE = "--rollout-audit-update"
 SHOWN = 20
 OPENING = ("field_map", "layout", "input_format", "join", "require_marker")
 """Options that say how the dump is opened"""
+OWN = {"dump", "golden", "dumps", "reading"}
+"""Parameters of a check that the fixture fills itself"""
 Path = str | os.PathLike[str]
 
 
@@ -48,9 +51,13 @@ def rollout_audit_check(request: pytest.FixtureRequest) -> Callable[..., CheckRe
 
 def _held(dump: Path | Sequence[Path], golden: Path, options: dict[str, Any]) -> CheckResult:
     from rollout_audit.dumps.dump import open_dump
-    from rollout_audit.errors import RolloutAuditError
-    from rollout_audit.golden.check import check
+    from rollout_audit.errors import RolloutAuditError, suggest
+    from rollout_audit.golden.check import Reading, check
 
+    known = [*OPENING, *(set(signature(check).parameters) - OWN), *Reading.__annotations__]
+    for name in options:
+        if name not in known:
+            pytest.fail(f"rollout_audit_check: no option {name!r}{suggest(name, known)}", pytrace=False)
     paths = [dump] if isinstance(dump, str | os.PathLike) else list(dump)
     try:
         reading = {name: options.pop(name) for name in OPENING if name in options}

@@ -25,6 +25,7 @@ __all__ = [
     "check_names",
     "evaluate",
     "exit_code",
+    "is_step",
     "judge_gates",
     "parse_gate",
 ]
@@ -107,7 +108,7 @@ def parse_gate(text: str) -> Gate:
         raise UsageError(f"--fail-on {text!r}: {HOW}")
     parts = match.groupdict()
     scope = parts["scope"] or "pooled"
-    if scope not in SCOPES and not _is_step(scope):
+    if scope not in SCOPES and not is_step(scope):
         raise UsageError(f"--fail-on {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
     return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], _number(parts["value"], text))
 
@@ -124,12 +125,12 @@ def check_names(gates: Sequence[Gate], corrections: Collection[str]) -> None:
 
     staged = [name for s, metrics in METRICS_OF_STAGE.items() for m in metrics for name in (m, f"{s}.{m}")]
     for gate in gates:
-        known = staged if gate.preset else [*NATIVE_METRICS, *staged]
-        if gate.level is None and gate.metric not in known:
-            raise UsageError(f"{gate.origin} {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
         if gate.preset is not None and gate.preset not in corrections:
             near = suggest(gate.preset, corrections)
             raise UsageError(f"{gate.origin} {gate.text!r}: no preset {gate.preset!r} in the report{near}")
+        known = staged if gate.preset else [*NATIVE_METRICS, *staged]
+        if gate.level is None and gate.metric not in known:
+            raise UsageError(f"{gate.origin} {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
 
 
 def judge_gates(gates: Sequence[Gate], report: Report) -> list[GateResult]:
@@ -188,7 +189,7 @@ def _values(gate: Gate, report: Report) -> list[Number]:
     if gate.scope == "pooled":
         return [_pooled(gate, report)]
     steps = report.steps
-    if _is_step(gate.scope):
+    if is_step(gate.scope):
         steps = [step for step in report.steps if step.step == int(gate.scope)]
         if not steps:
             known = ", ".join(str(s.step) for s in report.steps[:10])
@@ -242,7 +243,8 @@ def _look_up(gate: Gate, stages: Mapping[str, Mapping[str, Number]]) -> Number:
     raise UsageError(f"{gate.origin} {gate.text!r}: no metric {gate.metric!r}{suggest(gate.metric, known)}")
 
 
-def _is_step(scope: str) -> bool:
+def is_step(scope: str) -> bool:
+    """Whether a scope is the number of a step."""
     digits = scope.removeprefix("-")
     return digits.isascii() and digits.isdigit()
 

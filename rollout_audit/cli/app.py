@@ -18,6 +18,7 @@ from rollout_audit.cli.inspect import INSPECT_EPILOG, inspect
 from rollout_audit.cli.merge import MERGE_EPILOG, merge
 from rollout_audit.cli.metrics import METRICS_EPILOG, metrics
 from rollout_audit.cli.options import Debug
+from rollout_audit.cli.origins import Commands
 from rollout_audit.cli.presets import PRESETS_EPILOG, presets
 from rollout_audit.cli.recommend import RECOMMEND_EPILOG, recommend
 from rollout_audit.cli.schema import schema
@@ -42,6 +43,7 @@ Start with:
 
 app = typer.Typer(
     name="rollout-audit",
+    cls=Commands,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

@@ -18,16 +18,17 @@ from rollout_audit.cli.options import (
     InputFormat,
     Join,
     Layout,
-    Limit,
     Maps,
-    Mode,
-    OnFault,
+    ModeName,
     OnFaultName,
     Output,
     Quiet,
     RequireMarker,
-    Steps,
     Workers,
+    limit_option,
+    mode_option,
+    on_fault_option,
+    steps_option,
     trainer_option,
 )
 from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
@@ -35,7 +36,7 @@ from rollout_audit.cli.reference import check_one, say_config
 from rollout_audit.errors import ReportError
 
 if TYPE_CHECKING:
-    from rollout_audit.golden.check import CheckResult
+    from rollout_audit.golden.result import CheckResult
 
 __all__ = ["CHECK_EPILOG", "check"]
 
@@ -84,6 +85,11 @@ TrainerName = Annotated[
         "that of the golden file, with its settings",
     ),
 ]
+OF_GOLDEN = "that of the golden file, else {}"
+Mode = Annotated[ModeName | None, mode_option(OF_GOLDEN.format("decoupled where old_log_probs is recorded"))]
+Steps = Annotated[str | None, steps_option("those of the golden file, else all")]
+Limit = Annotated[int | None, limit_option(OF_GOLDEN.format("all"))]
+OnFault = Annotated[OnFaultName | None, on_fault_option(OF_GOLDEN.format("stop"))]
 Exports = Annotated[
     list[str] | None,
     typer.Option(
@@ -117,7 +123,7 @@ def check(
     mode: Mode = None,
     steps: Steps = None,
     limit: Limit = None,
-    on_fault: OnFault = OnFaultName.STOP,
+    on_fault: OnFault = None,
     output: Output = None,
     workers: Workers = None,
     device: Device = DeviceName.AUTO,
@@ -151,7 +157,7 @@ def check(
                 config=config,
                 gates=gates,
                 mode=mode.value if mode else None,
-                on_fault=on_fault.value,
+                on_fault=on_fault.value if on_fault else None,
                 steps=span,
                 limit=limit,
                 device=device.value,
@@ -164,7 +170,7 @@ def check(
     try:
         result = held()
     except Exception as error:
-        from rollout_audit.golden.check import stopped
+        from rollout_audit.golden.result import stopped
 
         for failure in write_exports(exports, stopped(golden, error))[1]:
             say(f"error: {failure}")

@@ -32,7 +32,7 @@ Examples:
 Exit codes:
   0    nothing that would stop an audit
   1    faults of severity error were found
-  2    the dump cannot be read
+  2    the dump cannot be read, or holds nothing to audit
 """
 
 
@@ -71,4 +71,4 @@ def inspect(
         dump, inspection.findings, steps=span, limit=limit, chunk_tokens=chunk_tokens, workers=workers
     )
     emit(inspection_document(inspection, causes), output.value if output else None)
-    raise typer.Exit(1 if inspection.has_errors else 0)
+    raise typer.Exit(2 if inspection.is_empty else 1 if inspection.has_errors else 0)

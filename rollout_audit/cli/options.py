@@ -40,6 +40,10 @@ __all__ = [
     "RequireMarker",
     "Steps",
     "Workers",
+    "limit_option",
+    "mode_option",
+    "on_fault_option",
+    "steps_option",
     "trainer_option",
 ]
 
@@ -150,27 +154,42 @@ RequireMarker = Annotated[
         show_default=False,
     ),
 ]
-Mode = Annotated[
-    ModeName | None,
-    typer.Option(
+
+
+def mode_option(default: str) -> Any:
+    return typer.Option(
         envvar="ROLLOUT_AUDIT_MODE",
         help="Which training policy: old_log_probs (decoupled) or log_probs (bypass).",
-        show_default="decoupled where old_log_probs is recorded",
-    ),
-]
-Steps = Annotated[
-    str | None,
-    typer.Option(
+        show_default=default,
+    )
+
+
+def steps_option(default: str) -> Any:
+    return typer.Option(
         metavar="A:B",
         envvar="ROLLOUT_AUDIT_STEPS",
         help="First step and the one after the last; either may be left out.",
-        show_default="all",
-    ),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, envvar="ROLLOUT_AUDIT_LIMIT", help="Only the first N rows.", show_default="all"),
-]
+        show_default=default,
+    )
+
+
+def limit_option(default: str) -> Any:
+    return typer.Option(
+        metavar="N", min=1, envvar="ROLLOUT_AUDIT_LIMIT", help="Only the first N rows.", show_default=default
+    )
+
+
+def on_fault_option(default: str | bool = True) -> Any:
+    return typer.Option(
+        envvar="ROLLOUT_AUDIT_ON_FAULT",
+        help="At a faulty value: stop with exit 2, or drop the sequence and list it.",
+        show_default=default,
+    )
+
+
+Mode = Annotated[ModeName | None, mode_option("decoupled where old_log_probs is recorded")]
+Steps = Annotated[str | None, steps_option("all")]
+Limit = Annotated[int | None, limit_option("all")]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -202,13 +221,7 @@ ChunkTokens = Annotated[
         help="Tokens that one unit of work holds; bounds the memory.",
     ),
 ]
-OnFault = Annotated[
-    OnFaultName,
-    typer.Option(
-        envvar="ROLLOUT_AUDIT_ON_FAULT",
-        help="At a faulty value: stop with exit 2, or drop the sequence and list it.",
-    ),
-]
+OnFault = Annotated[OnFaultName, on_fault_option()]
 Output = Annotated[
     OutputFormat | None,
     typer.Option(

@@ -69,12 +69,16 @@ def convert_dump(
     Raises:
         UsageError: the folder holds something.
         DumpFaultError: a fault that conversion would hide, with `on_fault="stop"`.
+        NothingToAuditError: no row to write; no folder is left then.
         DumpError: the folder cannot be written.
     """
+    log = FaultLog() if log is None else log
     selection = Selection(frozenset(f.name for f in FIELDS), chunk_tokens, on_fault, steps, limit)
     with fresh_folder(out) as folder:
-        converted = _write_all(dump, selection, folder, FaultLog() if log is None else log)
-    return Converted(Path(out), *converted)
+        converted = Converted(Path(out), *_write_all(dump, selection, folder, log))
+        if not converted.rows:
+            dump.require_valid(log)  # says which of the reasons it is
+    return converted
 
 
 def _write_all(dump: Dump, selection: Selection, folder: Path, log: FaultLog) -> tuple[tuple[str, ...], int, int, int]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["FieldInspection", "FileInspection", "Inspection", "ValueRange", "inspect_dump"]
 
 
+NOTHING = "nothing_to_audit"
+
+
 @dataclass(frozen=True, slots=True)
 class FieldInspection:
     """Where one field of one file comes from."""
@@ -94,6 +97,11 @@ class Inspection:
     @property
     def valid_tokens(self) -> int:
         return sum(file.valid_tokens for file in self.files)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row, or no valid token, is there to audit."""
+        return any(finding.kind == NOTHING for finding in self.findings)
 
     @property
     def has_errors(self) -> bool:
@@ -241,7 +249,7 @@ def _emptiness(dump: Dump, log: FaultLog) -> list[Finding]:
     try:
         dump.require_valid(log)
     except NothingToAuditError as error:
-        return [Finding("nothing_to_audit", "error", str(error))]
+        return [Finding(NOTHING, "error", str(error))]
     return []
 
 

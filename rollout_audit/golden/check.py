@@ -11,18 +11,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast
 
-from rollout_audit.audit.bitwise import FirstDifference, first_difference
-from rollout_audit.audit.report import FindingReport, Report
-from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS, REFERENCE_PRESET
+from rollout_audit.audit.bitwise import agreement
+from rollout_audit.audit.report import Report
+from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS, REFERENCE_PRESET, preset
 from rollout_audit.dumps.digest import with_content_digests
 from rollout_audit.dumps.dump import Dump
-from rollout_audit.errors import OldGoldenError, ReportError, RolloutAuditError, UsageError, suggest
+from rollout_audit.errors import OldGoldenError, ReportError, UsageError, amount, suggest
 from rollout_audit.golden.compare import Comparison, Mask, compare, compare_masks, rank
 from rollout_audit.golden.figures import Figure, FigureKey, figures_of
-from rollout_audit.golden.model import Golden, golden_of, read_golden, update_command, write_golden
+from rollout_audit.golden.file import read_golden, update_command, write_golden
+from rollout_audit.golden.model import Golden, golden_of
+from rollout_audit.golden.notes import remarks_on, unlogged
+from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.run import TrainerRun, recorded_run, trainer_run
 from rollout_audit.golden.settings import gates_of, settings, tolerances_of
-from rollout_audit.golden.tolerances import MASK, is_logged, tolerances_for
+from rollout_audit.golden.tolerances import MASK, tolerances_for
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -30,67 +33,14 @@ if TYPE_CHECKING:
     from rollout_audit.audit.selection import ConfigSource
     from rollout_audit.statistics.metrics import Metrics
 
-__all__ = ["CheckResult", "check", "stopped"]
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """What a check found."""
-
-    golden: str | None
-    """the golden file as named; None where none was asked for"""
-    rows: Sequence[Comparison] = ()
-    """worst first"""
-    notes: Sequence[str] = ()
-    """said before anything else: another dump, other settings"""
-    gates: Sequence[GateResult] = ()
-    bitwise: FirstDifference | None = None
-    bitwise_asked: bool = False
-    updated: bool = False
-    nulls: Mapping[str, str] | None = None
-    """after an update: figures without a value → why"""
-    golden_lines: Mapping[str, int] | None = None
-    """figure → its line in the golden file, for annotations"""
-    findings: Sequence[FindingReport] = ()
-    """what reading the dump found"""
-    stopped: str | None = None
-    """why nothing could be checked, for outputs that are written all the same"""
-
-    @property
-    def exit_code(self) -> int:
-        """0 the same or better, 1 something got worse or a gate failed, 2 something could not be compared."""
-        if self.stopped is not None:
-            return 2
-        verdicts = set() if self.updated else {row.verdict for row in self.rows}
-        gates = {gate.verdict for gate in self.gates}
-        if "worse" in verdicts or "failed" in gates or self.bitwise is not None:
-            return 1
-        return 2 if "unmeasured" in verdicts | gates else 0
-
-    def count(self, verdict: str) -> int:
-        return sum(row.verdict == verdict for row in self.rows)
-
-    @property
-    def nulls_as_approved(self) -> int:
-        """Figures among the same ones that have no value, as when the file was written."""
-        return sum(row.verdict == "same" and row.expected is None for row in self.rows)
-
-
-def stopped(golden: str | os.PathLike[str] | None, error: Exception) -> CheckResult:
-    """The result of a check that an error ended: outputs for machines carry its one line."""
-    text = " ".join(str(error).split())
-    known = isinstance(error, RolloutAuditError)
-    return CheckResult(
-        None if golden is None else os.fspath(golden),
-        stopped=text if known else f"internal error: {type(error).__name__}: {text}",
-    )
+__all__ = ["check"]
 
 
 class Selection(TypedDict, total=False):
-    """Which rows are read, and how."""
+    """Which rows are read, and how; what is None is as the golden file was made."""
 
     mode: Literal["decoupled", "bypass"] | None
-    on_fault: Literal["stop", "drop"]
+    on_fault: Literal["stop", "drop"] | None
     steps: tuple[int | None, int | None] | None
     limit: int | None
     chunk_tokens: int
@@ -135,24 +85,29 @@ def check(
         tolerances: metric → atol, rtol, direction; by default those of the settings file.
         gates: conditions that fail the check; by default those of the settings file.
         dumps: how the dump was named, for the command in an error.
-        reading: as for `analyze`.
+        reading: as for `analyze`; mode, steps, limit and on_fault are those of the golden file where not given.
 
     Raises:
         ReportError: no golden file, or one that cannot be read.
         DumpError: the dump cannot be audited as asked.
-        UsageError: nothing to check against, an unknown preset, trainer or metric; `config` without `trainer`.
+        UsageError: nothing to check against or to update; an unknown preset, trainer or metric; a `config` of none.
         ConfigError: the trainer itself would refuse the configuration.
     """
     conditions = gates_of(settings()) if gates is None else gates
     if golden is None and not expect_bitwise and not conditions:
         raise UsageError("nothing to check against: give --golden FILE, --expect-bitwise or a gate")
+    if golden is None and update:
+        raise UsageError("nothing to update: name the golden file, --golden FILE")
     if config is not None and trainer is None:
         raise UsageError("a configuration needs the trainer's name: whose keys are these?")
+    for name in () if presets in (None, "all") else presets:
+        preset(name)
     asked = tolerances_of(settings()) if tolerances is None else tolerances
     own = None if trainer is None else trainer_run(trainer, {} if config is None else config)
     old = None if golden is None else _old(golden, dumps, update=update)
-    bitwise = first_difference(dump, **_selection(reading)) if expect_bitwise else None
-    found = CheckResult(None, bitwise=bitwise, bitwise_asked=expect_bitwise)
+    reading = _as_recorded(old, str(golden), dump, reading)
+    agreed = agreement(dump, **_selection(reading)) if expect_bitwise else None  # type: ignore[arg-type]
+    found = CheckResult(None, agreement=agreed, reading=_part_read(reading))
     if golden is None and not conditions:
         return found
     run = recorded_run(old, str(golden)) if own is None and old is not None else own
@@ -162,7 +117,8 @@ def check(
     audited = _audited(dump, names, run, conditions, reading)
     if golden is not None:
         audited = replace(audited, masks=_masks(dump, audited, reading))
-    found = replace(found, gates=audited.gates, findings=audited.report.findings)
+    part = _part_read(reading, audited.report.counts.dropped_sequences)
+    found = replace(found, gates=audited.gates, findings=audited.report.findings, reading=part)
     return found if golden is None else _against(golden, old, audited, found, asked, update=update)
 
 
@@ -227,7 +183,8 @@ def _against(
         found,
         golden=os.fspath(golden),
         rows=[] if old is None else _rows(old, audited, asked),
-        notes=[*([] if old is None else _remarks(old, new)), *_unlogged(new, asked)],
+        notes=[*([] if old is None else remarks_on(old, new, update=update)), *unlogged(new, asked)],
+        gaps=[] if old is None or update else old.gaps,
         updated=update,
         nulls=new.nulls if update else None,
         golden_lines=_lines(golden),
@@ -236,6 +193,38 @@ def _against(
 
 def _selection(reading: Reading) -> Selection:
     return cast("Selection", {name: value for name, value in reading.items() if name in Selection.__annotations__})
+
+
+def _as_recorded(old: Golden | None, golden: str, dump: Dump, reading: Reading) -> Reading:
+    """What is not asked for otherwise is read as it was when the golden file was made.
+
+    Raises:
+        ReportError: the golden file is of a column that the dump does not have.
+    """
+    given = cast("Reading", {name: value for name, value in reading.items() if value is not None})
+    if old is None:
+        return given
+    was = old.settings
+    first, _, stop = (was.steps or "").partition(":")
+    steps = None if was.steps is None else (int(first) if first else None, int(stop) if stop else None)
+    made = {"mode": was.mode, "on_fault": was.on_fault, "steps": steps, "limit": was.limit}
+    if "mode" not in given and not dump.has(was.training_column):
+        other = "bypass" if was.mode == "decoupled" else "decoupled"
+        raise ReportError(
+            f"{golden}: made of {was.training_column}, which this dump does not have; name the column with "
+            f"--map {was.training_column}=COLUMN, or compare another all the same with --mode {other}"
+        )
+    return cast("Reading", {name: value for name, value in made.items() if value is not None} | given)
+
+
+def _part_read(reading: Reading, dropped: int = 0) -> str:
+    """In words; empty for the whole of a dump."""
+    first, stop = reading.get("steps") or (None, None)
+    bounds = [f"from {first}"] * (first is not None) + [f"before {stop}"] * (stop is not None)
+    steps = [f"steps {' and '.join(bounds)}"] if bounds else []
+    rows = reading.get("limit")
+    limit = [] if rows is None else [f"the first {amount(rows, 'row')}"]
+    return ", ".join([*steps, *limit, *([f"{amount(dropped, 'faulty row')} left out"] if dropped else [])])
 
 
 def _presets(asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:
@@ -283,43 +272,9 @@ def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, objec
     expected |= {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
     masks = {FigureKey.parse(text): mask for text, mask in old.masks.items()}
     tolerances = tolerances_for({key.name for key in (*expected, *masks)}, old.tolerances, asked)
-    figures = compare(expected, figures_of(audited.report, audited.logged), tolerances, old.tolerances)
-    return sorted([*figures, *compare_masks(masks, audited.masks, tolerances)], key=rank)
-
-
-def _remarks(old: Golden, new: Golden) -> list[str]:
-    return [*_other_dump(old, new), *_other_settings(old, new), *old.remarks]
-
-
-def _other_dump(old: Golden, new: Golden) -> list[str]:
-    """Which files are not those that the golden file was made of."""
-    if old.digest == new.digest:
-        return []
-    kinds = {
-        "changed": [n for n, digest in new.digests.items() if n in old.digests and old.digests[n] != digest],
-        "missing": [n for n in old.digests if n not in new.digests],
-        "added": [n for n in new.digests if n not in old.digests],
-    }
-    texts = [f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''} {kind}" for kind, names in kinds.items() if names]
-    return [f"not the dump that the golden file was made of: {'; '.join(texts)}"]
-
-
-def _other_settings(old: Golden, new: Golden) -> list[str]:
-    """Of two configurations of one trainer the settings that differ; of two trainers their names say enough."""
-    was, now = old.settings.model_dump(), new.settings.model_dump()
-    for tree in (was, now):
-        config = tree.pop("config") or {}
-        if was["trainer"] == now["trainer"]:
-            tree |= {f"{tree['trainer']}'s {name}": value for name, value in config.items()}
-    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-    return [f"{name} is {now.get(name)!r}, in the golden file {was.get(name)!r}" for name in names]
-
-
-def _unlogged(new: Golden, asked: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Tolerances of metrics that the trainer of the run does not log: a name that is misspelt does nothing."""
-    names = [name for name in new.tolerances if is_logged(name)]
-    lost = [name for name in asked if name.partition(":")[0] == new.settings.trainer and name not in names]
-    return [f"check.metrics: {name!r} is not logged with these settings{suggest(name, names)}" for name in lost]
+    got, whole = figures_of(audited.report, audited.logged), old.is_whole
+    figures = compare(expected, got, tolerances, whole=whole)
+    return sorted([*figures, *compare_masks(masks, audited.masks, tolerances, whole=whole)], key=rank)
 
 
 def _lines(golden: str | os.PathLike[str]) -> dict[str, int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.golden.figures import Figure, FigureKey
@@ -23,6 +23,7 @@ WHOLE = 1e-6
 OTHER_TOKENS = "as many, but other tokens"
 OTHER_ROWS = "none either, but the responses or their masks are others"
 LARGEST = int(sys.float_info.max)
+LACKING = "not in the golden file"
 ABSENT = Figure(None, "no longer there")
 
 
@@ -41,8 +42,6 @@ class Comparison:
     """which way is worse"""
     verdict: Verdict
     note: str = ""
-    still_null: bool = False
-    """null for the reason that it was approved with"""
 
     @property
     def failed(self) -> bool:
@@ -50,7 +49,12 @@ class Comparison:
 
     @property
     def changed(self) -> bool:
-        return self.verdict != "same" or (bool(self.note) and not self.still_null)
+        return self.verdict != "same" or (bool(self.note) and not self.is_null)
+
+    @property
+    def is_null(self) -> bool:
+        """Null for the reason that it was approved with, which is in the note."""
+        return self.verdict == "same" and self.expected is None
 
 
 class Mask(Protocol):
@@ -70,51 +74,66 @@ def compare(
     expected: Mapping[FigureKey, Figure],
     got: Mapping[FigureKey, Figure],
     tolerances: Mapping[str, Tolerance],
-    recorded: Collection[str] = (),
+    *,
+    whole: bool = True,
 ) -> list[Comparison]:
     """Hold each figure against what is expected of it, worst first.
 
     Args:
         expected: from the golden file; every one of them must be there and be a number, or null still where it was
             approved as null, with its reason.
-        got: of the report; metrics and subjects that nothing is expected of are `new`, unless they have no value
-            either. A figure whose metric the golden file has in another scope is missing from it: `unmeasured`.
+        got: of the report; metrics and subjects that nothing is expected of are `new` where they have a value. One
+            that is expected in another scope alone, as of a step that was not there, is `unmeasured`.
         tolerances: metric → what it may do; metrics without one get the default.
-        recorded: metrics that the golden file was made with: one of them that a subject of its lacks is missing too.
+        whole: whether the golden file is known to hold all that was approved. Of one that does not, what it lacks
+            may have been deleted: `unmeasured`.
     """
-    added = [key for key, figure in got.items() if key not in expected and figure.value is not None]
     rows = [_row(key, was, got.get(key, ABSENT), _of(key, tolerances)) for key, was in expected.items()]
-    known, subjects = {(key.subject, key.metric) for key in expected}, {key.subject for key in expected}
-    for key in added:
-        direction, value = _of(key, tolerances).direction, got[key].value
-        if (key.subject, key.metric) in known or (key.subject in subjects and key.name in recorded):
-            rows.append(Comparison(key, None, value, None, None, direction, "unmeasured", "not in the golden file"))
-        else:
-            rows.append(Comparison(key, None, value, None, None, direction, "new"))
-    return sorted(rows, key=rank)
+    numbers = {key: figure.value for key, figure in got.items()}
+    return sorted([*rows, *_unexpected(expected, numbers, tolerances, whole=whole)], key=rank)
 
 
 def compare_masks(
-    expected: Mapping[FigureKey, Mask], got: Mapping[FigureKey, Mask], tolerances: Mapping[str, Tolerance]
+    expected: Mapping[FigureKey, Mask],
+    got: Mapping[FigureKey, Mask],
+    tolerances: Mapping[str, Tolerance],
+    *,
+    whole: bool = True,
 ) -> list[Comparison]:
     """Hold the tokens that each correction leaves against those that are expected, worst first.
 
     Every token counts, but for those within rounding of a threshold. Fewer removed tokens are better, more are worse,
-    others are worse; a tolerance, in tokens, looks at their number alone. A golden file without masks expects none.
+    others are worse; a tolerance, in tokens, looks at their number alone. Unexpected masks are as in `compare`.
     """
-    subjects = {key.subject for key in expected}
     rows = [_mask_row(key, was, got.get(key), _of(key, tolerances)) for key, was in expected.items()]
+    numbers = {key: mask.removed for key, mask in got.items()}
+    return sorted([*rows, *_unexpected(expected, numbers, tolerances, whole=whole)], key=rank)
+
+
+def _unexpected(
+    expected: Collection[FigureKey],
+    got: Mapping[FigureKey, Number],
+    tolerances: Mapping[str, Tolerance],
+    *,
+    whole: bool,
+) -> Iterator[Comparison]:
+    known = {(key.subject, key.metric) for key in expected}
     for key in (key for key in got if key not in expected):
-        verdict, note = ("unmeasured", "not in the golden file") if key.subject in subjects else ("new", "")
+        missing = not whole or (key.subject, key.metric) in known
+        if got[key] is None and not missing:
+            continue  # nothing expected, nothing measured
+        verdict: Verdict = "unmeasured" if missing else "new"
         direction = _of(key, tolerances).direction
-        rows.append(Comparison(key, None, got[key].removed, None, None, direction, cast("Verdict", verdict), note))
-    return sorted(rows, key=rank)
+        yield Comparison(key, None, _measured(got[key]), None, None, direction, verdict, LACKING if missing else "")
 
 
 def _mask_row(key: FigureKey, was: Mask, now: Mask | None, tolerance: Tolerance) -> Comparison:
     if now is None:
         note = f"now: {_value(ABSENT)}"
         return Comparison(key, was.removed, None, None, None, tolerance.direction, "unmeasured", note)
+    if was.digest == now.digest and was.removed != now.removed:
+        note = f"damaged golden file: the mask of that digest removes {now.removed}"
+        return Comparison(key, was.removed, now.removed, None, None, tolerance.direction, "unmeasured", note)
     allowed = tolerance.atol + tolerance.rtol * was.removed
     difference, edge = now.removed - was.removed, max(was.edge, now.edge)
     verdict, note = _within(abs(difference) <= allowed) if allowed else (None, "")
@@ -131,13 +150,12 @@ def _mask_row(key: FigureKey, was: Mask, now: Mask | None, tolerance: Tolerance)
 
 def _row(key: FigureKey, expected: Figure, got: Figure, tolerance: Tolerance) -> Comparison:
     was, now = _measured(expected.value), _measured(got.value)
-    if expected.value is None and expected.reason and got.value is None and got is not ABSENT:
-        still = got.reason in (expected.reason, "")
-        note = expected.reason if still else f"null now: {got.reason}; in the golden file: {expected.reason}"
-        return Comparison(key, None, None, None, None, tolerance.direction, "same", note, still)
+    if expected.value is None and got.value is None and expected.reason and expected.reason == got.reason:
+        return Comparison(key, None, None, None, None, tolerance.direction, "same", expected.reason)
     if was is None or now is None:
-        side = f"in the golden file: {_value(expected)}" if was is None else f"now: {_value(got)}"
-        return Comparison(key, was, now, None, None, tolerance.direction, "unmeasured", side)
+        sides = {"in the golden file": (was, expected), "now": (now, got)}
+        note = "; ".join(f"{side}: {_value(figure)}" for side, (value, figure) in sides.items() if value is None)
+        return Comparison(key, was, now, None, None, tolerance.direction, "unmeasured", note)
     allowed = tolerance.atol + tolerance.rtol * abs(was)
     difference = max(-sys.float_info.max, min(now - was, sys.float_info.max))
     exact = is_counted(key.name) and allowed == 0

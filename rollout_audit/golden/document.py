@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from rollout_audit.golden.check import CheckResult
 from rollout_audit.golden.compare import VERDICTS, Comparison
+from rollout_audit.golden.result import CheckResult
 from rollout_audit.reports.figures import amount
 from rollout_audit.reports.tables import Block, Cell, Column, Document, Note, Table, Verdict
 
@@ -43,12 +43,12 @@ def check_headline(result: CheckResult) -> str:
         parts.append(f"{counts}, {nulls} of them null as approved" if nulls else counts)
     if result.updated:
         parts.append("golden file written")
-    if result.bitwise_asked:
-        parts.append("bitwise equal" if result.bitwise is None else "not bitwise equal")
+    if result.agreement is not None:
+        parts.append(result.agreement.text)
     verdicts = [gate.verdict for gate in result.gates]
     if verdicts:
         parts.append(", ".join(f"{amount(verdicts.count(v), 'gate')} {v}" for v in dict.fromkeys(verdicts)))
-    return f"{'; '.join(parts)}."
+    return f"{'; '.join(parts)}{f' ({result.reading})' if result.reading else ''}."
 
 
 def held_as_null(result: CheckResult) -> list[str]:
@@ -88,14 +88,22 @@ def _tree(result: CheckResult, shown: Sequence[Comparison]) -> Mapping[str, obje
         "golden": result.golden,
         "error": result.stopped,
         "notes": list(result.notes),
+        "gaps": list(result.gaps),
+        "reading": result.reading,
         "counts": {verdict: result.count(verdict) for verdict in VERDICTS},
         "gates": [{"gate": g.gate.text, "verdict": g.verdict, "value": g.value, "text": g.text} for g in result.gates],
-        "bitwise": {"asked": result.bitwise_asked, "first_difference": None if first is None else first.text},
+        "bitwise": {
+            "asked": result.agreement is not None,
+            "outcome": None if result.agreement is None else result.agreement.text,
+            "first_difference": None if first is None else first.text,
+        },
         "figures": [record(row) for row in shown],
     }
 
 
 def _blocks(result: CheckResult, shown: Sequence[Comparison]) -> Iterator[Block]:
+    remedy = "restore it, or write it anew with --update"
+    yield from (Verdict("unmeasured", f"damaged golden file, {gap}: {remedy}") for gap in result.gaps)
     yield from (Verdict("warn", note) for note in result.notes)
     yield Verdict(STATUS[result.exit_code], check_headline(result))
     if result.bitwise is not None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_audit.errors import UsageError, suggest
-from rollout_audit.golden.check import CheckResult
 from rollout_audit.golden.document import check_document
 from rollout_audit.golden.github import step_summary, workflow_commands
 from rollout_audit.golden.gitlab import code_quality
 from rollout_audit.golden.junit import junit_xml
+from rollout_audit.golden.result import CheckResult
 from rollout_audit.reports.terminal import markdown, plain
 
 __all__ = ["EXPORTS", "Export", "parse_exports", "write_exports"]

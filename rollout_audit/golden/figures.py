@@ -27,6 +27,7 @@ RECORDED: Mapping[str, tuple[str, ...] | None] = {
 }
 """Of each stage: weights are recorded as they come and as they are applied; None: all"""
 RECORDED_OF_STEPS: Mapping[str, tuple[str, ...] | None] = {**RECORDED, "raw": ("ess",)}
+NO_REASON = "no value"
 SIZE_OF_UNIT = {"token": "valid_tokens", "sequence": "scored_sequences"}
 
 
@@ -62,7 +63,7 @@ class FigureKey:
 class Figure:
     value: Number
     reason: str = ""
-    """why it is null"""
+    """why it is null, where it is"""
     size: int = 1
     """how many tokens or sequences a share is of"""
     edge: int = 0
@@ -137,7 +138,8 @@ def _numbers(
     for metric, value in metrics.items():
         key = FigureKey(subject, metric, scope)
         size = sizes[SIZE_OF_UNIT[CATALOGUE[key.name].unit]] if _is_share(key.name) else 1
-        yield key, Figure(value, reasons.get(metric, ""), size, edges.get(metric, 0))
+        reason = reasons.get(metric) or (NO_REASON if value is None else "")
+        yield key, Figure(value, reason, size, edges.get(metric, 0))
 
 
 def _is_share(name: str) -> bool:

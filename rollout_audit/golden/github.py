@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from rollout_audit.golden.check import CheckResult
 from rollout_audit.golden.document import check_document
+from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.sentences import Remark, remarks
 from rollout_audit.reports.terminal import markdown
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import PurePath
 
-from rollout_audit.golden.check import CheckResult
+from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.sentences import Remark, remarks
 
 __all__ = ["code_quality"]

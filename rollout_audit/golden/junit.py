@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from rollout_audit.golden.check import CheckResult
 from rollout_audit.golden.compare import Comparison
+from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.sentences import sentence
 from rollout_audit.reports.tables import printable
 
@@ -16,8 +16,11 @@ SUITE = "rollout-audit check"
 
 
 def junit_xml(result: CheckResult) -> str:
-    """A suite of all comparisons, unchanged ones too; worse is a failure, unmeasured an error."""
-    cases = [_case(row) for row in sorted(result.rows, key=lambda row: (row.key.subject, row.key.scope, str(row.key)))]
+    """A suite of all comparisons, unchanged ones too; worse is a failure, unmeasured an error, but for an update."""
+    cases = [
+        _case(row, result)
+        for row in sorted(result.rows, key=lambda row: (row.key.subject, row.key.scope, str(row.key)))
+    ]
     cases += _other_cases(result)
     kinds = [child.tag for case in cases for child in case]
     counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
@@ -36,26 +39,23 @@ def _lines(lines: Sequence[str]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _case(row: Comparison) -> ET.Element:
+def _case(row: Comparison, result: CheckResult) -> ET.Element:
     where = f"{row.key.subject or 'mismatch'}@{row.key.scope}"
     case = _named(where, row.key.metric)
-    text = printable(sentence(row))
-    if row.verdict == "worse":
-        ET.SubElement(case, "failure", {"type": "worse", "message": text}).text = text
-    elif row.verdict == "unmeasured":
-        ET.SubElement(case, "error", {"type": "unmeasured", "message": text}).text = text
+    tags = {"worse": "failure", "unmeasured": "error"}
+    if row.verdict in tags and not result.updated:
+        _add(case, tags[row.verdict], row.verdict, sentence(row))
     elif row.changed:
-        ET.SubElement(case, "system-out").text = text
+        ET.SubElement(case, "system-out").text = printable(sentence(row))
     return case
 
 
 def _other_cases(result: CheckResult) -> list[ET.Element]:
     """What stopped the check; else gates, and the promise of bitwise agreement."""
     if result.stopped is not None:
-        cases = [case := _named("input", "can be checked")]
-        text = printable(result.stopped)
-        ET.SubElement(case, "error", {"type": "stopped", "message": text}).text = text
-        return cases
+        case = _named("input", "can be checked")
+        _add(case, "error", "stopped", result.stopped)
+        return [case]
     tags = {"failed": "failure", "unmeasured": "error", "warning": "system-out"}
     cases = []
     for gate in result.gates:
@@ -64,12 +64,20 @@ def _other_cases(result: CheckResult) -> list[ET.Element]:
             text = printable(gate.text)
             attributes = {} if gate.verdict == "warning" else {"type": gate.verdict, "message": text}
             ET.SubElement(case, tags[gate.verdict], attributes).text = text
-    if result.bitwise_asked:
+    if (agreed := result.agreement) is not None:
         cases.append(case := _named("bitwise", "d = 0 on every valid token"))
-        if result.bitwise is not None:
-            text = printable(result.bitwise.text)
-            ET.SubElement(case, "failure", {"type": "bitwise", "message": text}).text = text
+        if agreed.first is not None:
+            _add(case, "failure", "bitwise", agreed.first.text)
+        elif agreed.left_out:
+            _add(case, "error", "bitwise", agreed.text)
+    if result.gaps:
+        cases.append(case := _named("golden", "holds what was approved"))
+        _add(case, "error", "gaps", "; ".join(result.gaps))
     return cases
+
+
+def _add(case: ET.Element, tag: str, kind: str, text: str) -> None:
+    ET.SubElement(case, tag, {"type": kind, "message": printable(text)}).text = printable(text)
 
 
 def _named(where: str, name: str) -> ET.Element:

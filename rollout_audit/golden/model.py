@@ -1,4 +1,4 @@
-"""The golden file: figures to hold later dumps against, as text that a person can read in a diff.
+"""What a golden file holds: figures to hold later dumps against, as text that a person can read in a diff.
 
 Every figure stands in a line of its own, sorted; nothing in it depends on the clock, the machine or the paths as typed.
 """
@@ -7,33 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from rollout_audit.audit.report import Report
 from rollout_audit.dumps.naming import natural_key
-from rollout_audit.errors import OldGoldenError, ReportError, suggest
 from rollout_audit.golden.compare import Mask
 from rollout_audit.golden.figures import FigureKey, figures_of
-from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold, tolerances_for
+from rollout_audit.golden.tolerances import Tolerance, tolerances_for
 from rollout_audit.statistics.metrics import Metrics
 
-__all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of", "read_golden", "update_command", "write_golden"]
+__all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of"]
 
 GOLDEN_SCHEMA = "rollout-audit/golden"
 GOLDEN_VERSION = 1
-OLDEST_READ = 1
-"""Older files are refused, with the command that makes them anew"""
-
-
-NO_REASON = "no value"
 MOST = 2**53
 """No count is greater"""
 
@@ -57,8 +46,10 @@ class GoldenSettings(Readable):
     rollout_column: str
     presets: list[str] = Field(description="the corrections that were run; the first is the reference of each step")
     on_fault: Literal["stop", "drop"]
-    steps: str | None = None
-    limit: int | None = None
+    steps: str | None = Field(
+        default=None, pattern=r"^(-?\d+)?:(-?\d+)?$", description="the first: the one after the last"
+    )
+    limit: int | None = Field(default=None, ge=1)
     trainer: str | None = Field(default=None, description="whose correction and logged metrics are held, where asked")
     config: dict[str, Any] | None = Field(default=None, description="every setting of it, in the trainer's own keys")
 
@@ -85,7 +76,9 @@ class GoldenMask(Readable):
         return cls(digest=mask.digest, removed=mask.removed, edge=mask.edge, other=other)
 
 
-ADDED_SECTIONS = ("masks", "nulls")
+ADDED_SECTIONS = ("holds", "masks", "nulls")
+COUNTED = ("figures", "masks", "nulls")
+"""Sections in which a line that is missing is an expectation that is missing"""
 
 
 class Golden(Readable):
@@ -110,6 +103,9 @@ class Golden(Readable):
         default_factory=dict, description="PRESET:kept.mask@pooled or @STEP → which tokens it leaves"
     )
     tolerances: dict[str, Tolerance] = Field(description="metric → how far it may move, and which way is worse")
+    holds: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict, description="section → how many lines were written, so that one that is lost is noticed"
+    )
 
     _remarks: tuple[str, ...] = PrivateAttr(default=())
 
@@ -117,6 +113,26 @@ class Golden(Readable):
     def remarks(self) -> tuple[str, ...]:
         """What was passed over in the part that people edit."""
         return self._remarks
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it says of every section how many lines were written."""
+        return all(section in self.holds for section in COUNTED)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every line that was approved is known to be there: else what is not there may have been deleted."""
+        return self.is_counted and not self._lost
+
+    @property
+    def _lost(self) -> list[str]:
+        counts = {name: (len(getattr(self, name)), self.holds[name]) for name in COUNTED if name in self.holds}
+        return [f"{name}: {there} of {was} lines" for name, (there, was) in counts.items() if there != was]
+
+    @property
+    def gaps(self) -> list[str]:
+        """What does not fit together, as where lines were deleted or lost in a merge; tolerances may be edited."""
+        return [*self._lost, *(["digest is not that of digests"] if self.digest != _joint_digest(self.digests) else [])]
 
     def to_text(self) -> str:
         """JSON, one figure a line, keys sorted with numbers as numbers."""
@@ -154,15 +170,17 @@ def golden_of(
     figures, left = figures_of(report, logged), masks or {}
     measured = {key: figure for key, figure in figures.items() if figure.value is not None}
     digests = {file.name: file.digest for file in report.inputs}
+    nulls = {str(key): figure.reason for key, figure in figures.items() if figure.value is None}
     return Golden(
         digest=_joint_digest(digests),
         digests=digests,
         settings=settings_of(report, config),
         figures={str(key): figure.value for key, figure in measured.items()},
-        edges={str(key): figure.edge for key, figure in measured.items() if figure.edge},
-        nulls={str(key): figure.reason or NO_REASON for key, figure in figures.items() if figure.value is None},
+        nulls=nulls,
         masks={str(key): GoldenMask.of(mask) for key, mask in left.items()},
+        edges={str(key): figure.edge for key, figure in measured.items() if figure.edge},
         tolerances=tolerances_for({key.name for key in (*measured, *left)}, recorded, asked),
+        holds={"figures": len(measured), "masks": len(left), "nulls": len(nulls)},
     )
 
 
@@ -172,105 +190,6 @@ def settings_of(report: Report, config: Mapping[str, Any] | None = None) -> Gold
     trainer = None if report.trainer is None else report.trainer.name
     given = {name: getattr(report.settings, name) for name in names}
     return GoldenSettings(**given, trainer=trainer, config=None if trainer is None else dict(config or {}))
-
-
-def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) -> Golden:
-    """Read a golden file.
-
-    Args:
-        path: the file.
-        dumps: what it is of, for the command that an error names.
-
-    Raises:
-        OldGoldenError: of a schema that is no longer read.
-        ReportError: not there, damaged, or of a newer schema.
-    """
-    tree = _load(Path(path), update_command(dumps, path))
-    tag = tree.get("schema")
-    name, version = (tag.get("name"), tag.get("version")) if isinstance(tag, dict) else (None, None)
-    if name != GOLDEN_SCHEMA or not isinstance(version, int):
-        raise ReportError(f"{path}: not a golden file (schema {name!r}, expected {GOLDEN_SCHEMA!r})")
-    if version > GOLDEN_VERSION:
-        raise ReportError(f"{path}: golden version {version}, this tool reads up to {GOLDEN_VERSION}; upgrade it")
-    if version < OLDEST_READ:
-        raise OldGoldenError(
-            f"{path}: golden version {version} is no longer read; make it anew with: {update_command(dumps, path)}"
-        )
-    try:
-        golden = Golden.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ReportError(f"{path}: damaged golden file, {where}: {first['msg']}; mend or delete it") from error
-    golden._remarks = tuple(_passed_over(tree["tolerances"]))
-    for key, edge in golden.edges.items():
-        if (name := FigureKey.parse(key).name) in METRICS and not has_threshold(name):
-            raise ReportError(
-                f"{path}: damaged golden file, edges.{key} = {edge}: {name} has no threshold; delete that line"
-            )
-    return golden
-
-
-def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
-    """Write the file whole or not at all.
-
-    Raises:
-        ReportError: it cannot be written.
-    """
-    target = Path(path)
-    fresh = target.with_name(f".{target.name}-{uuid4().hex[:12]}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(golden.to_text(), encoding="utf-8", newline="\n")
-        fresh.replace(target)
-    except OSError as error:
-        raise ReportError(f"{path}: cannot write the golden file ({error.strerror or error})") from error
-    finally:
-        with suppress(OSError):
-            fresh.unlink(missing_ok=True)
-
-
-def update_command(dumps: Sequence[str], path: str | os.PathLike[str], *options: str) -> str:
-    """What a person types to write the file."""
-    return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), *options, "--update"])
-
-
-def _passed_over(tolerances: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
-    known = Tolerance.model_fields
-    for metric, table in tolerances.items():
-        for key in (key for key in table if key not in known):
-            yield f"tolerances.{metric}.{key!r} of the golden file is not known and does nothing{suggest(key, known)}"
-
-
-def _load(file: Path, command: str) -> dict[str, Any]:
-    """Editors of some systems begin a file with a byte order mark."""
-    try:
-        tree = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_each_once)
-    except _TwiceError as error:
-        raise ReportError(
-            f"{file}: damaged golden file, {error.args[0]!r} stands there twice; delete one of the two, "
-            f"or write it anew with: {command}"
-        ) from None
-    except FileNotFoundError:
-        raise ReportError(f"{file}: no such golden file; write it with: {command}") from None
-    except (OSError, ValueError) as error:
-        raise ReportError(f"{file}: not a golden file ({' '.join(str(error).split())})") from error
-    if not isinstance(tree, dict):
-        raise ReportError(f"{file}: not a golden file (a JSON {type(tree).__name__})")
-    return tree
-
-
-class _TwiceError(Exception):
-    """A key that an object holds twice, as after a merge."""
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _TwiceError(key)
-        found[key] = value
-    return found
 
 
 def _section(value: object) -> str:

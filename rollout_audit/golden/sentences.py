@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rollout_audit.golden.check import CheckResult
 from rollout_audit.golden.compare import Comparison
 from rollout_audit.golden.document import DIRECTIONS
+from rollout_audit.golden.result import CheckResult
 from rollout_audit.reports.figures import number
 
 __all__ = ["Remark", "remarks", "sentence"]
@@ -47,8 +47,12 @@ def remarks(result: CheckResult) -> list[Remark]:
 def _remarks(result: CheckResult) -> Iterator[Remark]:
     if result.stopped is not None:
         yield Remark("error", "nothing was checked", result.stopped)
+    for gap in result.gaps:
+        yield Remark("error", "damaged golden file", gap)
     if result.bitwise is not None:
         yield Remark("error", "not bitwise equal", f"first d ≠ 0: {result.bitwise.text}")
+    elif result.agreement is not None and result.agreement.left_out:
+        yield Remark("error", "not compared bit for bit", result.agreement.text)
     for gate in result.gates:
         if gate.verdict != "passed":
             kind: Literal["error", "warning"] = "warning" if gate.verdict == "warning" else "error"

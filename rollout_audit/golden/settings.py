@@ -92,7 +92,7 @@ def gates_of(given: Settings) -> list[Gate]:
 
 
 def _gate(given: Settings, table: Mapping[str, Any], where: str) -> Gate:
-    from rollout_audit.audit.gates import OPERATORS, PER_STEP, SCOPES, Gate
+    from rollout_audit.audit.gates import OPERATORS, PER_STEP, SCOPES, Gate, is_step
 
     for key in table:
         if key not in GATE_KEYS:
@@ -103,8 +103,8 @@ def _gate(given: Settings, table: Mapping[str, Any], where: str) -> Gate:
     scope, severity = str(table.get("scope", "pooled")), table.get("severity", "critical")
     _choice(given, f"{where}.op", table["op"], tuple(OPERATORS))
     _choice(given, f"{where}.severity", severity, SEVERITIES)
-    if not scope.removeprefix("-").isdecimal():
-        _choice(given, f"{where}.scope", scope, (*SCOPES, PER_STEP))
+    if not is_step(scope):
+        _choice(given, f"{where}.scope", scope, (*SCOPES, PER_STEP), " (each by itself) or the number of one")
     for key in ("metric", "preset"):
         if not isinstance(table.get(key, ""), str):
             raise given.refuse(f"{where}.{key}", table[key], "expected a name")
@@ -126,9 +126,9 @@ def _check_tolerance(given: Settings, metric: str, key: str, value: object) -> N
         raise given.refuse(f"{where}.{key}", value, "a tolerance is a number from 0 up, and finite")
 
 
-def _choice(given: Settings, where: str, value: object, known: tuple[str, ...]) -> None:
+def _choice(given: Settings, where: str, value: object, known: tuple[str, ...], else_what: str = "") -> None:
     if value not in known:
-        raise given.refuse(where, value, f"expected one of {', '.join(known)}{suggest(str(value), known)}")
+        raise given.refuse(where, value, f"expected one of {', '.join(known)}{else_what}{suggest(str(value), known)}")
 
 
 def _number(given: Settings, where: str, value: object) -> float:

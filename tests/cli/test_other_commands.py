@@ -66,9 +66,41 @@ def test_inspect_finds_faults_only_in_the_rows_asked_for(run, dump: Path, tmp_pa
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "step_0.parquet")
     assert run("inspect", tmp_path).code == 1
     assert run("inspect", tmp_path, "--limit", "9").code == 0
-    none = run("inspect", dump, "--steps", "7:")
-    assert none.code == 1
-    assert "no row is in the steps asked for" in none.out
+
+
+WRITING = ("--out", "out", "--no-plots")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "analyze": WRITING,
+    "metrics": ("--trainer", "verl"),
+    "sweep": WRITING,
+    "recommend": (),
+    "inspect": (),
+    "convert": ("--out", "out"),
+    "apply": ("--preset", "token_rs", "--out", "out"),
+    "check": ("--golden", "g.json", "--update"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("why", ["steps", "zero rows", "masked"])
+def test_nothing_to_audit_is_exit_2_of_every_command(
+    command: str, why: str, run, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real cases 56 and 67. What is there and masked can be converted."""
+    monkeypatch.chdir(tmp_path)
+    rows = pq.read_table(sorted(dump.iterdir())[0])
+    masks = pa.array([[0] * len(mask) for mask in rows["response_mask"].to_pylist()], pa.list_(pa.uint8()))
+    at = rows.column_names.index("response_mask")
+    pq.write_table(rows.set_column(at, "response_mask", masks) if why == "masked" else rows.slice(0, 0), "some.parquet")
+    asked = (dump, "--steps", "7:") if why == "steps" else ("some.parquet",)
+    message = {"steps": "no row is in the steps asked for", "zero rows": "zero rows", "masked": "no valid token in 16"}
+    result = run(command, *asked, *COMMANDS[command], *(["--quiet"] if command not in ("inspect", "metrics") else []))
+    if (command, why) == ("convert", "masked"):
+        assert result.code == 0
+        return
+    assert result.code == 2
+    assert message[why] in (result.out if command == "inspect" else result.err)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some.parquet"]
 
 
 def test_inspect_shows_fields_once_however_wide_tensors_are(run) -> None:

@@ -355,3 +355,61 @@ def test_a_table_of_the_project_that_is_none_is_refused(run: Run, dump: Path) ->
     assert result.err.startswith(
         "error: pyproject.toml: tool.rollout-audit = 'x': expected a table, [tool.rollout-audit]"
     )
+
+
+GATE = "[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "presets = ['nope']",
+            "no preset 'nope'; see `rollout-audit presets` (presets = 'nope' in rollout-audit.toml)",
+        ),
+        ("[check]\npresets = 'token_rs, nope'", "(presets = 'token_rs, nope' in rollout-audit.toml)"),
+        ("steps = '5:1'", "(B is the one after the last) (steps = '5:1' in rollout-audit.toml)"),
+        ("steps = '99:'", "no row is in the steps asked for, nothing to audit (steps = '99:' in rollout-audit.toml)"),
+        ("map = ['a']", "(map = ['a'] in rollout-audit.toml)"),
+        ("map = {nofield = 'x'}", "(map = ['nofield=x'] in rollout-audit.toml)"),
+        ("trainer = 'verll'", "no trainer 'verll'; did you mean 'verl'? (trainer = 'verll' in rollout-audit.toml)"),
+        ("trainer = 'verl'\nconfig = 'no.yaml'", "(config = 'no.yaml' in rollout-audit.toml)"),
+        ("trainer = 'verl'\nconfig = 'rollout_is=tokens'", "(config = 'rollout_is=tokens' in rollout-audit.toml)"),
+        ("config = '{}'", "--config needs --trainer: whose keys are these? (config = '{}' in rollout-audit.toml)"),
+        ("export = ['junitt=x']", "(export = ['junitt=x'] in rollout-audit.toml)"),
+        ("fail_on = ['kl_k3 > 1', 'kl_k33 > 1']", "(fail_on = ['kl_k3 > 1', 'kl_k33 > 1'] in rollout-audit.toml)"),
+        ("golden = 'none.json'", "(golden = 'none.json' in rollout-audit.toml)"),
+        ("layout = 'what'", "(layout = 'what' in rollout-audit.toml)"),
+        ("input_format = 'what'", "(input_format = 'what' in rollout-audit.toml)"),
+        ("join = 'what'", "what: no such file or folder (join = 'what' in rollout-audit.toml)"),
+        ("require_marker = 'OK'", "(require_marker = 'OK' in rollout-audit.toml)"),
+        (
+            f"{GATE}scope = 'poled'",
+            "rollout-audit.toml: gate[0].scope = 'poled': expected one of pooled, any-step, median, step (each by "
+            "itself) or the number of one; did you mean 'pooled'?\n",
+        ),
+        (f"{GATE}scope = '³'", "rollout-audit.toml: gate[0].scope = '³': expected one of pooled"),
+        (f"{GATE}scope = '7'", "rollout-audit.toml: gate[0] 'kl_k3@7 > 1': no step 7 in the dump; steps are 0, 1, 2\n"),
+        (f"{GATE}preset = 'nope'", "rollout-audit.toml: gate[0] 'nope:kl_k3@pooled > 1': no preset 'nope' in the rep"),
+    ],
+)
+def test_every_bad_value_names_the_file_and_the_key(text: str, message: str, run: Run, dump: Path) -> None:
+    Path("rollout-audit.toml").write_text(text, encoding="utf-8")
+    result = run("check", dump, "--expect-bitwise")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert message in result.err
+    assert result.err.count("rollout-audit.toml") == 1
+
+
+def test_what_was_typed_is_not_put_on_the_file(run: Run, dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the message names the value of the file, as its proposal or by chance."""
+    Path("rollout-audit.toml").write_text(
+        "presets = ['token_rs']\nsteps = '1:2'\nlayout = 'padded'\nformat = 'table'\n"
+    )
+    typed = run("check", dump, "--expect-bitwise", "--presets", "token_rz")
+    assert typed.err == "error: no preset 'token_rz'; did you mean 'token_rs'?; see `rollout-audit presets`\n"
+    typed = run("check", dump, "--expect-bitwise", "--steps=2:1")
+    assert "rollout-audit.toml" not in typed.err
+    monkeypatch.setenv("ROLLOUT_AUDIT_STEPS", "3:1")
+    of_variable = run("analyze", dump, "--out", "r")
+    assert of_variable.err.endswith(" (steps = '3:1' in ROLLOUT_AUDIT_STEPS)\n")

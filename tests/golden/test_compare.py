@@ -53,15 +53,15 @@ def test_what_has_no_value_is_unmeasured(value: float | None, side: str) -> None
     assert verdict_of("kl_k3@pooled", was, now) == "unmeasured"
 
 
-@pytest.mark.parametrize(("recorded", "verdict"), [((), "new"), (("kl_k2",), "unmeasured"), (("ess",), "new")])
-def test_a_figure_of_a_recorded_metric_that_the_file_lacks_is_missing(recorded: tuple[str, ...], verdict: str) -> None:
-    """A line lost in a bad merge: the metric still stands among the tolerances."""
-    other = FigureKey("", "kl_k2", "pooled")
-    rows = compare({KL: Figure(0.1)}, {KL: Figure(0.1), other: Figure(0.2)}, {}, recorded)
-    assert {row.key: row.verdict for row in rows} == {KL: "same", other: verdict}
-    preset = FigureKey("seq_rs", "kept.ess", "pooled")
-    added = compare({KL: Figure(0.1)}, {KL: Figure(0.1), preset: Figure(0.2)}, {}, ["kept.ess", "ess"])
-    assert {row.verdict for row in added} == {"same", "new"}
+def test_of_a_file_that_is_not_whole_what_it_lacks_was_deleted() -> None:
+    """A preset that was added cannot be told from one whose lines were lost."""
+    preset, void = FigureKey("seq_rs", "kept.ess", "pooled"), FigureKey("seq_rs", "kept.ess_seq", "pooled")
+    got = {KL: Figure(0.1), preset: Figure(0.2), void: Figure(None, "overflow")}
+    for whole, verdict in ((True, "new"), (False, "unmeasured")):
+        rows = compare({KL: Figure(0.1)}, got, {}, whole=whole)
+        nothing = {} if whole else {void: verdict}
+        assert {row.key: row.verdict for row in rows} == {KL: "same", preset: verdict} | nothing
+        assert {row.note for row in rows if row.key != KL} == {"" if whole else "not in the golden file"}
 
 
 def test_missing_figures_are_unmeasured_and_added_ones_are_new() -> None:
@@ -69,6 +69,20 @@ def test_missing_figures_are_unmeasured_and_added_ones_are_new() -> None:
     rows = compare({KL: Figure(0.1)}, {other: Figure(0.2), void: Figure(None, "overflow")}, {})
     assert [(row.key, row.verdict) for row in rows] == [(KL, "unmeasured"), (other, "new")]
     assert rows[0].note == "now: null (no longer there)"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "verdict", "note"),
+    [
+        ("needs rewards", "needs rewards", "same", "needs rewards"),
+        ("needs rewards", "overflow", "unmeasured", "in the golden file: null (needs rewards); now: null (overflow)"),
+        ("needs rewards", "", "unmeasured", "in the golden file: null (needs rewards); now: null"),
+        ("", "", "unmeasured", "in the golden file: null; now: null"),
+    ],
+)
+def test_a_null_passes_for_the_reason_that_it_was_approved_with(was: str, now: str, verdict: str, note: str) -> None:
+    (row,) = compare({KL: Figure(None, was)}, {KL: Figure(None, now)}, {})
+    assert (row.verdict, row.note, row.changed) == (verdict, note, verdict != "same")
 
 
 @pytest.mark.parametrize(("edge", "verdict"), [(0, "worse"), (1, "worse"), (2, "same"), (5, "same")])

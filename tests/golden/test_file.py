@@ -9,7 +9,8 @@ import pytest
 
 import rollout_audit as ra
 from rollout_audit.errors import ReportError, UsageError
-from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden, read_golden
+from rollout_audit.golden.file import read_golden
+from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
 
 
 def test_it_is_sorted_one_figure_a_line_and_comes_back(approved: str, golden: Path) -> None:
@@ -163,8 +164,19 @@ def test_what_has_no_value_is_held_as_null_with_its_reason(golden: Path, dump: P
     ("change", "verdict", "code", "note"),
     [
         ({"kl_k3@0": "needs rewards"}, "unmeasured", 2, "in the golden file: null (needs rewards)"),
-        ({NULL: "no rewards"}, "same", 0, f"null now: {REASON}; in the golden file: no rewards"),
-        ({"gone@0": "needs rewards"}, "unmeasured", 2, "in the golden file: null (needs rewards)"),
+        (
+            {NULL: "no rewards"},
+            "unmeasured",
+            2,
+            f"in the golden file: null (no rewards); now: null ({REASON})",
+        ),
+        ({NULL: ""}, "unmeasured", 2, f"in the golden file: null; now: null ({REASON})"),
+        (
+            {"gone@0": "needs rewards"},
+            "unmeasured",
+            2,
+            "in the golden file: null (needs rewards); now: null (no longer there)",
+        ),
     ],
 )
 def test_a_null_on_one_side_does_not_pass(
@@ -189,14 +201,23 @@ def test_a_number_that_has_become_null_does_not_pass(golden: Path, dump: Path) -
         assert (str(row.key), row.verdict, result.exit_code) == (NULL, "unmeasured", 2)
 
 
-def test_files_without_nulls_and_masks_go_on_being_read(golden: Path, dump: Path) -> None:
-    """As the first version wrote them: masks are new, nulls are not asked about."""
+def test_files_of_earlier_versions_are_read_but_what_they_lack_does_not_pass(golden: Path, dump: Path) -> None:
+    """Without counts, nulls and masks, as the first version wrote them."""
     tree = json.loads(golden.read_text())
-    golden.write_text(json.dumps({name: value for name, value in tree.items() if name not in ("masks", "nulls")}))
+    later = ("holds", "masks", "nulls")
+    golden.write_text(json.dumps({name: value for name, value in tree.items() if name not in later}))
     result = ra.check(ra.open_dump(dump), golden)
-    assert result.exit_code == 0
-    new = {str(row.key) for row in result.rows if row.verdict != "same"}
-    assert new == {f"decoupled_token_is:kept.mask@{scope}" for scope in ("0", "1", "pooled")}
+    assert (result.exit_code, result.gaps) == (2, [])
+    assert [note.partition(",")[0] for note in result.notes] == [
+        "the golden file does not say how many lines it was written with"
+    ]
+    lacking = {str(row.key) for row in result.rows if row.verdict == "unmeasured"}
+    assert lacking == tree["masks"].keys() | tree["nulls"].keys()
+    assert ra.check(ra.open_dump(dump), golden, update=True).notes == []
+    assert json.loads(golden.read_text()) == tree
+    past = Path(__file__).parent / "past" / "golden_v1_uncounted.json"
+    whole = ra.check(ra.open_dump(Path(__file__).parents[2] / "sample_data" / "temperature_raw"), past)
+    assert (whole.exit_code, {row.verdict for row in whole.rows}, len(whole.notes)) == (0, {"same"}, 1)
 
 
 def test_a_misspelt_tolerance_in_the_file_is_said(golden: Path, dump: Path) -> None:

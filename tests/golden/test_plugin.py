@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PLUGIN = "rollout_audit.pytest_plugin"
 TESTS = """
 import sys
 from pathlib import Path
@@ -40,14 +41,20 @@ def test_strict(rollout_audit_check):
     rollout_audit_check(DUMP, "golden.json", expect_bitwise=True, limit=3, tolerances={"kl_k3": {"atol": 1.0}})
 
 
+def test_misspelt(rollout_audit_check):
+    rollout_audit_check(DUMP, "golden.json", expect_bitwse=True)
+
+
 def test_not_there(rollout_audit_check):
     rollout_audit_check("nowhere", "golden.json")
 """
 
 
-def pytest_run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "rollout_audit.pytest_plugin", "-p", "no:cacheprovider"]
-    env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+def pytest_run(
+    *options: str, site: Path = ROOT, plugin: tuple[str, ...] = ("-p", PLUGIN)
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:cacheprovider"]
+    env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{site}:{ROOT}", "PATH": "/usr/bin:/bin"}
     return subprocess.run([*command, *options], capture_output=True, text=True, env=env, timeout=120)
 
 
@@ -67,14 +74,32 @@ def test_missing_then_written_then_held_against() -> None:
     assert "3 passed" in pytest_run("-k", "heavy or agree", "--rollout-audit-update").stdout
     text = Path("golden.json").read_text()
     Path("golden.json").write_text(text.replace('"steps@pooled": 2', '"steps@pooled": 3'))
-    held = pytest_run("-k", "agree or there or strict").stdout
+    held = pytest_run("-k", "agree or there or strict or misspelt").stdout
     assert "steps@pooled worse: 2, expected 3" in held
     assert "first d ≠ 0: step_0.parquet row 0 position 0" in held
     assert "nowhere: no such file or folder" in held
-    assert "4 failed" in held
+    assert "rollout_audit_check: no option 'expect_bitwse'; did you mean 'expect_bitwise'?" in held
+    assert "5 failed" in held
+    assert "TypeError" not in held
     assert "golden/check.py" not in held
 
 
 def test_the_entry_point_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"rollout_audit": "rollout_audit.pytest_plugin"}
+    assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
+
+
+@pytest.mark.parametrize("twice", ["-p", "conftest", "both"])
+@pytest.mark.usefixtures("project")
+def test_a_plugin_that_is_named_twice_is_loaded_once(twice: str, tmp_path: Path) -> None:
+    """By the entry point of an installation, and by -p or `pytest_plugins`: pytest tells them apart by name."""
+    (info := tmp_path / "site" / "rollout_audit-9.dist-info").mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rollout-audit\nVersion: 9\n")
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    (info / "entry_points.txt").write_text("[pytest11]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
+    if twice != "-p":
+        (tmp_path / "conftest.py").write_text(f"pytest_plugins = [{PLUGIN!r}]\n")
+    named = [word for point in points for word in ("-p", point)]  # as pytest does by itself
+    named += [] if twice == "conftest" else ["-p", PLUGIN]
+    result = pytest_run(*named, "-k", "heavy", "--rollout-audit-update", site=tmp_path / "site", plugin=())
+    assert "1 passed" in result.stdout, result.stderr

@@ -159,10 +159,12 @@ def test_the_same_data_in_other_bytes_passes_with_a_word(run: Run, dump: Path, g
 
 
 def test_an_update_writes_the_file_and_says_what_changed(run: Run, other_dump: Path, golden: Path) -> None:
-    result = run("check", other_dump, "--golden", golden, "--update")
+    result, out = outputs(run, other_dump, golden, "--update")
     assert result.code == 0
+    assert set(cases(out["junit"]).values()) == {"", "system-out"}
+    assert "::error" not in out["github"]
     assert re.search(r"\d+ worse, .*; golden file written\.", result.out)
-    assert result.err.splitlines()[-1] == f"wrote {golden}"
+    assert f"\nwrote {golden}\n" in result.err
     assert "no value, held as null: decoupled_token_is:kept.ess_seq@pooled and 2 more (no one weight" in result.err
     again = run("check", other_dump, "--golden", golden)
     assert (again.code, len(again.out.splitlines())) == (0, 1)
@@ -197,7 +199,11 @@ def test_bitwise_agreement(run: Run, dump: Path, tmp_path: Path) -> None:
     equal = equal.drop_columns(["log_probs"]).set_column(2, "old_log_probs", equal["rollout_log_probs"])
     pq.write_table(equal, tmp_path / "equal.parquet")
     result = run("check", tmp_path / "equal.parquet", "--expect-bitwise")
-    assert (result.code, result.out) == (0, "OK  bitwise equal.\n")
+    tokens = sum(sum(mask) for mask in equal["response_mask"].to_pylist())
+    assert (result.code, result.out) == (
+        0,
+        f"OK  bitwise equal: old_log_probs and rollout_log_probs on {tokens} tokens.\n",
+    )
 
 
 def test_a_token_under_the_mask_does_not_break_bitwise_agreement(run: Run, dump: Path, tmp_path: Path) -> None:

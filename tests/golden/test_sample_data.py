@@ -18,7 +18,7 @@ def test_figures_are_those_that_were_approved(name: str) -> None:
     assert result.exit_code == 0
     assert not result.notes
     assert {row.verdict for row in result.rows} <= {"same", "new"}
-    assert not [row.note for row in result.rows if row.note and not row.still_null]
+    assert not [row.note for row in result.rows if row.note and not row.is_null]
     assert len(result.rows) > 70
 
 

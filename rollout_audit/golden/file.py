@@ -1,0 +1,140 @@
+"""Reading and writing golden files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from rollout_audit.errors import OldGoldenError, ReportError, suggest
+from rollout_audit.golden.figures import FigureKey
+from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
+from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold, is_logged
+
+__all__ = ["read_golden", "update_command", "write_golden"]
+
+OLDEST_READ = 1
+"""Older files are refused, with the command that makes them anew"""
+DOES_NOTHING = "not known and does nothing"
+
+
+def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) -> Golden:
+    """Read a golden file.
+
+    Args:
+        path: the file.
+        dumps: what it is of, for the command that an error names.
+
+    Raises:
+        OldGoldenError: of a schema that is no longer read.
+        ReportError: not there, damaged, or of a newer schema.
+    """
+    command = update_command(dumps, path)
+    tree = _load(Path(path), command)
+    tag = tree.get("schema")
+    name, version = (tag.get("name"), tag.get("version")) if isinstance(tag, dict) else (None, None)
+    if name != GOLDEN_SCHEMA or not isinstance(version, int):
+        raise _foreign(path, f"schema {name!r}, expected {GOLDEN_SCHEMA!r}", command)
+    if version > GOLDEN_VERSION:
+        raise ReportError(f"{path}: golden version {version}, this tool reads up to {GOLDEN_VERSION}; upgrade it")
+    if version < OLDEST_READ:
+        raise OldGoldenError(f"{path}: golden version {version} is no longer read; make it anew with: {command}")
+    try:
+        golden = Golden.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ReportError(f"{path}: damaged golden file, {where}: {first['msg']}; mend or delete it") from error
+    golden._remarks = tuple(_passed_over(tree["tolerances"]))
+    for key, edge in golden.edges.items():
+        if (name := FigureKey.parse(key).name) in METRICS and not has_threshold(name):
+            raise ReportError(
+                f"{path}: damaged golden file, edges.{key} = {edge}: {name} has no threshold; delete that line"
+            )
+    return golden
+
+
+def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
+    """Write the file whole or not at all; one that is there keeps its place behind links, and who may read it.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    fresh = target.with_name(f".{target.name}-{uuid4().hex[:12]}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(golden.to_text(), encoding="utf-8", newline="\n")
+        if target.exists():
+            shutil.copymode(target, fresh)
+        fresh.replace(target)
+    except OSError as error:
+        raise ReportError(f"{path}: cannot write the golden file ({error.strerror or error})") from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+
+
+def update_command(dumps: Sequence[str], path: str | os.PathLike[str], *options: str) -> str:
+    """What a person types to write the file."""
+    return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), *options, "--update"])
+
+
+def _passed_over(tolerances: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    known = Tolerance.model_fields
+    for metric, table in tolerances.items():
+        if metric not in METRICS and not is_logged(metric):
+            yield f"tolerances.{metric!r} of the golden file is {DOES_NOTHING}{suggest(metric, METRICS)}"
+        for key in (key for key in table if key not in known):
+            yield f"tolerances.{metric}.{key!r} of the golden file is {DOES_NOTHING}{suggest(key, known)}"
+
+
+def _load(file: Path, command: str) -> dict[str, Any]:
+    """Editors of some systems begin a file with a byte order mark."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        if not text.strip():
+            raise _foreign(file, "it is empty", command)
+        tree = json.loads(text, object_pairs_hook=_each_once)
+    except _TwiceError as error:
+        raise ReportError(
+            f"{file}: damaged golden file, {error.args[0]!r} stands there twice; delete one of the two, "
+            f"or write it anew with: {command}"
+        ) from None
+    except FileNotFoundError:
+        raise ReportError(f"{file}: no such golden file; write it with: {command}") from None
+    except OSError as error:
+        raise ReportError(f"{file}: cannot read the golden file ({error.strerror or error}); name another") from error
+    except (ValueError, RecursionError) as error:
+        raise _foreign(file, " ".join(str(error).split()), command) from error
+    if not isinstance(tree, dict):
+        raise _foreign(file, f"a JSON {type(tree).__name__}", command)
+    return tree
+
+
+def _foreign(file: str | os.PathLike[str], what: str, command: str) -> ReportError:
+    """Nothing of it is overwritten unasked: it may be somebody else's."""
+    return ReportError(
+        f"{file}: not a golden file ({what}); name another, or delete this one and write it with: {command}"
+    )
+
+
+class _TwiceError(Exception):
+    """A key that an object holds twice, as after a merge."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _TwiceError(key)
+        found[key] = value
+    return found

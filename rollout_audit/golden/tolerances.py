@@ -99,7 +99,7 @@ def _direction_of_logged(metric: str) -> Worse:
     counterpart = get_trainer(trainer).counterparts.get(name)
     if counterpart is None:
         return "neither"
-    worse = CATALOGUE[counterpart.native.rpartition(".")[2]].worse
+    worse = CATALOGUE[counterpart.metric].worse
     return worse if counterpart.of == "value" else COMPLEMENT[worse]
 
 

@@ -96,6 +96,12 @@ class Counterpart:
     """the quirk in the place of `quirk` where tokens were rejected"""
 
     @property
+    def metric(self) -> str:
+        """The native metric, by its name in the catalogue; what one rule removes is a masked fraction."""
+        where, _, metric = self.native.partition(".")
+        return "masked_fraction" if where == "removed" else metric
+
+    @property
     def label(self) -> str:
         """What stands beside the trainer's figure."""
         return self.native if self.of == "value" else f"1 − {self.native}"

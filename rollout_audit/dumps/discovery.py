@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = [
+    "GONE",
+    "MAX_HEADER",
     "PICKLE_ADVICE",
     "DumpFile",
     "discover",
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 _REPORT_FILES = {"report.json", "sequences.parquet"}
-_MAX_HEADER = 100_000_000
+MAX_HEADER = 100_000_000
 """bytes; the cap of the safetensors library"""
 _HEAD = 512
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
@@ -53,6 +55,7 @@ _OTHER_KINDS: tuple[tuple[bytes, str], ...] = (
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _PICKLES = {".pkl", ".pickle"}
+GONE = "no longer there: moved or deleted since the dump was opened"
 PICKLE_ADVICE = (
     "a pickle can run any code when it is opened, so it is not; where it was made, save its tensors: "
     "safetensors.torch.save_file({name: batch[name].contiguous() for name in names}, 'step_7.safetensors')"
@@ -133,12 +136,19 @@ def discover_finished(
 
 
 def open_binary(path: str) -> IO[bytes]:
-    """The file, open for reading bytes, on whatever file system its path or URI names."""
-    if "://" not in path:
-        return open(path, "rb")
-    import fsspec
+    """The file, open for reading bytes, on whatever file system its path or URI names.
 
-    return cast("IO[bytes]", fsspec.open(path, "rb").open())
+    Raises:
+        UnreadableFileError: it was there when the dump was opened, and is no longer.
+    """
+    try:
+        if "://" not in path:
+            return open(path, "rb")
+        import fsspec
+
+        return cast("IO[bytes]", fsspec.open(path, "rb").open())
+    except FileNotFoundError as error:
+        raise UnreadableFileError(f"{path}: {GONE}") from error
 
 
 def members(path: str) -> tuple[str, ...] | None:
@@ -337,12 +347,12 @@ def _check_tensors(path: str, size: int, head: bytes) -> None:
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or (8 + length > size and _looks_like_tensors(head)):
         raise UnreadableFileError(f"{path}: truncated safetensors ({size} bytes), or still being written")
-    if length > _MAX_HEADER or not _looks_like_tensors(head):
+    if length > MAX_HEADER or not _looks_like_tensors(head):
         raise UnreadableFileError(f"{path}: not a safetensors file (its header would be {length} bytes long)")
 
 
 def _looks_like_tensors(head: bytes) -> bool:
-    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= _MAX_HEADER
+    return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER
 
 
 def _foreign(head: bytes, size: int) -> str | None:

@@ -12,9 +12,8 @@ from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, Mapped
 from rollout_audit.dumps.join import Join, JoinedSource, join_dumps
 from rollout_audit.dumps.layouts import check_layout
 from rollout_audit.dumps.notes import notes_on
-from rollout_audit.dumps.opening import FileInfo, found_files
+from rollout_audit.dumps.opening import FileInfo, found_files, reopened
 from rollout_audit.dumps.rows import rows_of_chunk
-from rollout_audit.dumps.sources import open_source
 from rollout_audit.dumps.streaming import Selection, stream
 from rollout_audit.errors import MissingFieldError, NothingToAuditError, amount
 
@@ -96,7 +95,7 @@ class Dump:
     def source(self, file: int) -> Batches:
         """The file of that index, open for reading, with what is joined to it."""
         info = self.infos[file]
-        source = open_source(info.file, self.layout)
+        source = reopened(info, self.layout)
         return JoinedSource(source, info, self.join) if self.join else source
 
     def require_training(self) -> None:

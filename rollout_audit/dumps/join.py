@@ -13,8 +13,8 @@ import numpy as np
 from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.columns import Batch, Ragged, Scalars, end_to_end, rows_taken
 from rollout_audit.dumps.fields import FIELDS, TRAINING, Mapped
+from rollout_audit.dumps.opening import reopened
 from rollout_audit.dumps.per_row import as_names, one_per_row, steps_of
-from rollout_audit.dumps.sources import open_source
 from rollout_audit.errors import DumpError, MissingFieldError, UsageError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _named_rows(infos: Sequence[FileInfo], layout: str | None) -> list[_Named]:
     for index, info in enumerate(infos):
         if "uid" not in info.fields:
             raise UsageError(f"{info.file.name}: no uid to join by; name its column with --map uid=COLUMN")
-        source = open_source(info.file, layout)
+        source = reopened(info, layout)
         for group in range(len(info.row_groups)):
             row = 0
             for batch in _read(source, info, ("uid", "step"), group):
@@ -268,7 +268,7 @@ class JoinedSource:
         """One row group of the second dump; the last few are kept."""
         if (file, group) not in self._units:
             info = self._join.infos[file]
-            source = open_source(info.file, self._join.layout)
+            source = reopened(info, self._join.layout)
             (self._units[file, group],) = _read(source, info, self._join.fields, group)
             if len(self._units) > _UNITS_HELD:
                 self._units.popitem(last=False)

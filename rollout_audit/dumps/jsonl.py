@@ -69,7 +69,7 @@ class JsonlSource:
     ) -> None:
         self._file = file
         self._unpack = unpack
-        self._index = _indexed(file.path)
+        self._index = _indexed(file.path, file.size)
         self.fields = fields
         sample = self._sample()
         self.columns = column_infos(sample)
@@ -178,16 +178,22 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _indexed(path: str) -> _Index:
-    """One pass over the bytes: block starts, rows of each block, and a digest of all of it."""
+def _indexed(path: str, size: int) -> _Index:
+    """One pass over the bytes: block starts, rows of each block, and a digest of all of it.
+
+    Args:
+        size: bytes that there were when the file was found; what was appended since is not looked at.
+    """
     starts, rows, digest = [0], [0], hashlib.sha256()
     place = 0
     with open_binary(path) as stream:
         for line in stream:
+            if place >= size:
+                break
             if place - starts[-1] >= BLOCK:
                 starts.append(place)
                 rows.append(0)
-            digest.update(line)
+            digest.update(line[: size - place])
             rows[-1] += bool(line.strip())
             place += len(line)
     return _Index(starts, tuple(rows), digest.digest())

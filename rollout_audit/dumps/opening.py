@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.chunk import Finding
     from rollout_audit.dumps.columns import Source
 
-__all__ = ["FileInfo", "found_files"]
+__all__ = ["FileInfo", "found_files", "reopened"]
 
 _NAMED = 3
 """files that an error lists"""
@@ -58,6 +58,8 @@ class FileInfo:
     digest: str
     """SHA-256 over size and footer (header), hexadecimal"""
 
+    own_digest: str = ""
+    """the same, of a file to which nothing is joined"""
     lacks_training: str = ""
     """why no column is the trainer's, empty where one is"""
 
@@ -143,9 +145,24 @@ def _inform(
         row_groups=source.row_groups,
         values=source.values(next(mapping[name].column for name in LEADS if name in mapping)),
         step=source.step if source.step is not None else step_from_path(file.path),
-        digest=_digest(file, source),
+        digest=(digest := _digest(file, source)),
+        own_digest=digest,
         lacks_training="" if TRAINING & mapping.keys() else lacks,
     )
+
+
+def reopened(info: FileInfo, layout: str | None) -> Source:
+    """The file once more, to be read.
+
+    Raises:
+        UnreadableFileError: it is no longer the file that it was.
+    """
+    source = open_source(info.file, layout)
+    if info.own_digest and _digest(info.file, source) != info.own_digest:
+        raise UnreadableFileError(
+            f"{info.file.name}: changed since the dump was opened; open it again when nothing writes to it any more"
+        )
+    return source
 
 
 def _digest(file: DumpFile, source: Source) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars
-from rollout_audit.dumps.discovery import DumpFile, open_binary, opens_by_path
+from rollout_audit.dumps.discovery import GONE, DumpFile, open_binary, opens_by_path
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.native import LACKS_TRAINING, STORED_AS
 from rollout_audit.dumps.ragged import element_name, is_list_type, to_ragged, to_scalars
@@ -146,5 +146,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _damaged(file: DumpFile, where: str, error: Exception) -> UnreadableFileError:
+    if isinstance(error, FileNotFoundError):
+        return UnreadableFileError(f"{file.path}: {GONE}")
     first_line = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
     return UnreadableFileError(f"{file.path}: damaged Parquet, the {where} cannot be read ({first_line})")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, members, open_binary, opens_by_path
+from rollout_audit.dumps.discovery import MAX_HEADER, PICKLE_ADVICE, DumpFile, members, open_binary, opens_by_path
 from rollout_audit.dumps.torch_files import zip_footer
 from rollout_audit.errors import UnreadableFileError
 
@@ -174,9 +174,9 @@ def _local_path(file: DumpFile) -> Iterator[str]:
 
 
 def _header(path: str) -> bytes:
-    with open(path, "rb") as stream:
+    with open_binary(path) as stream:
         prefix = stream.read(8)
-        return prefix + stream.read(int.from_bytes(prefix, "little"))  # discovery has checked its length
+        return prefix + stream.read(min(int.from_bytes(prefix, "little"), MAX_HEADER))
 
 
 def _damage(footer: bytes, size: int) -> str:

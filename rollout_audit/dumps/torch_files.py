@@ -6,7 +6,7 @@ import hashlib
 import zipfile
 from typing import IO, Any
 
-from rollout_audit.dumps.discovery import PICKLE_ADVICE, DumpFile, open_binary, opens_by_path
+from rollout_audit.dumps.discovery import GONE, PICKLE_ADVICE, DumpFile, open_binary, opens_by_path
 from rollout_audit.errors import UnreadableFileError
 
 __all__ = ["ForeignObjectsError", "load_tensors", "zip_footer"]
@@ -40,6 +40,8 @@ def load_tensors(file: DumpFile, path: str | None = None) -> Any:
 
 
 def _refusal(place: str, error: Exception) -> UnreadableFileError:
+    if isinstance(error, FileNotFoundError | UnreadableFileError):
+        return UnreadableFileError(f"{place}: {GONE}")
     words = " ".join(str(error).split())
     if "weights_only" in words:
         named = words.partition("GLOBAL ")[2].split(" ")[0]

@@ -76,7 +76,7 @@ class DumpWriter:
     renamed, so a folder may be read while it is written.
 
     Args:
-        folder: where the files go; made when the first is written.
+        folder: where the files go, also after a change of the working directory; made when the first is written.
         rank: part of the name, so that processes keep apart; None: that of `torch.distributed`, else of the
             environment (`RANK`, `SLURM_PROCID`), else 0.
         on_error: `warn` says what was not recorded and goes on; `raise` is for tests and for runs whose point is the
@@ -89,7 +89,7 @@ class DumpWriter:
     def __init__(self, folder: str | os.PathLike[str], *, rank: int | None = None, on_error: OnError = "warn") -> None:
         if on_error not in ("warn", "raise"):
             raise UsageError(f"on_error = {on_error!r}: expected 'warn' or 'raise'")
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self._rank = None if rank is None else _whole(rank, "rank = {}: expected a whole number from 0 on")
         self._on_error = on_error
         self._before = left_in(self.folder)
@@ -188,10 +188,10 @@ class DumpWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = stem_of(step, rank := _rank(self._rank))
         fresh = self.folder / f".{stem}-{uuid4().hex[:12]}.parquet"
-        first = self._next_part.get(stem, 0)
         try:
             write_recorded(batch, fresh)
             with set_aside(self.folder, stem, self._before.get(stem, {})) as replaced:
+                first = self._next_part.get(stem, 0)
                 path, part = place(fresh, stem, first)
         finally:
             fresh.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import pickle
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,6 +224,25 @@ def test_a_reader_never_finds_rows_of_two_recordings(tmp_path: Path, monkeypatch
     record(tmp_path, "c")
     assert seen == [["a", "b"], ["b"], []]
     assert read(tmp_path) == [(7, "c")]
+
+
+def test_a_change_of_the_working_directory_does_not_split_a_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    writer = record(Path("run/dumps"), "a")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert writer.write(**batch("b")) == tmp_path / "run/dumps/step_000007_rank_0_part_1.parquet"
+    assert read(tmp_path) == [(7, "a"), (7, "b")]
+
+
+def test_a_writer_that_was_sent_to_another_process_stays_one_recording(tmp_path: Path) -> None:
+    """As a trainer object is that Ray pickles, from before or after the first step."""
+    writer = record(tmp_path, "a")
+    pickle.loads(pickle.dumps(writer)).write(**batch("b"))
+    assert read(tmp_path) == [(7, "a"), (7, "b")]
+    assert kept_aside(tmp_path) == []
 
 
 def test_a_file_that_was_taken_away_meanwhile(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollout_audit.dumps.chunk import Finding
+from rollout_audit.dumps.opening import is_text_of_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,8 +19,8 @@ _COARSE = {"float16": "3 digits", "bfloat16": "2 digits"}
 
 
 def notes_on(infos: Sequence[FileInfo]) -> tuple[Finding, ...]:
-    """Absent trainer, absent mask, two mask columns, half precision, types that differ: each said once for the dump."""
-    return (*_rollout_notes(infos), *_mask_notes(infos), *_type_notes(infos))
+    """Absent trainer or mask, two mask columns, text for ids, half precision, types that differ: each said once."""
+    return (*_rollout_notes(infos), *_mask_notes(infos), *_id_notes(infos), *_type_notes(infos))
 
 
 def _rollout_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
@@ -42,6 +43,16 @@ def _mask_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
         used = double[0].fields["response_mask"].column
         text = f"both {used!r} and 'loss_mask' are there: {used!r} is used (else --map response_mask=loss_mask)"
         yield Finding("two_masks", "info", text, double[0].file.name, count=len(double))
+
+
+def _id_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
+    text = [(info, column) for info in infos for column in info.columns if is_text_of_ids(column)]
+    if text:
+        info, column = text[0]
+        what = (
+            f"{column.name!r} holds {column.type}, not token ids: it is not read (--map token_ids=COLUMN names others)"
+        )
+        yield Finding("no_token_ids", "info", what, info.file.name, count=len({info.file.name for info, _ in text}))
 
 
 def _other_mask(info: FileInfo) -> bool:

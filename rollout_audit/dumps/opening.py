@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from rollout_audit.dumps.chunk import Finding
     from rollout_audit.dumps.columns import Source
 
-__all__ = ["FileInfo", "found_files", "reopened"]
+__all__ = ["FileInfo", "found_files", "is_text_of_ids", "reopened"]
 
 _NAMED = 3
 """files that an error lists"""
 LEADS = ("rollout_log_probs", "old_log_probs", "log_probs")
 _LISTS = {field.name for field in FIELDS if field.kind == "token"}
+_NAMES_OF_IDS = next(field.aliases for field in FIELDS if field.name == "token_ids")
 _NUMERIC = {*_LISTS, "advantages", "reward", "step"}
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
 
@@ -62,6 +63,8 @@ class FileInfo:
     """the same, of a file to which nothing is joined"""
     lacks_training: str = ""
     """why no column is the trainer's, empty where one is"""
+    ids_differ: bool = False
+    """whether metadata says that there are more or fewer token ids than log-probs"""
 
     @property
     def lead(self) -> str:
@@ -129,7 +132,8 @@ def _inform(
     source = open_source(file, layout)
     if file.format == "parquet":
         file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
-    usable = [column.name for column in source.columns if column.is_list or column.element != "null"]
+    named = {*field_map.values(), *source.fields.values()}
+    usable = [column.name for column in source.columns if column.name in named or _may_be_a_field(column)]
     lacks = source.lacks_training or FORMATS[file.format].lacks_training
     if lacks:
         needed = [name for name in needed if name == "rollout_log_probs"]
@@ -143,11 +147,12 @@ def _inform(
         fields=mapping,
         rows=source.rows,
         row_groups=source.row_groups,
-        values=source.values(next(mapping[name].column for name in LEADS if name in mapping)),
+        values=(values := source.values(next(mapping[name].column for name in LEADS if name in mapping))),
         step=source.step if source.step is not None else step_from_path(file.path),
         digest=(digest := _digest(file, source)),
         own_digest=digest,
         lacks_training="" if TRAINING & mapping.keys() else lacks,
+        ids_differ="token_ids" in mapping and source.values(mapping["token_ids"].column) != values,
     )
 
 
@@ -169,6 +174,15 @@ def _digest(file: DumpFile, source: Source) -> str:
     return hashlib.sha256(file.size.to_bytes(8, "little") + source.footer).hexdigest()
 
 
+def _may_be_a_field(column: ColumnInfo) -> bool:
+    return (column.is_list or column.element != "null") and not is_text_of_ids(column)
+
+
+def is_text_of_ids(column: ColumnInfo) -> bool:
+    """Whether it is called as some call their token ids, and holds the text of the responses or the like."""
+    return column.name in _NAMES_OF_IDS and _type_problem("token_ids", column) is not None
+
+
 def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mapping[str, Mapped]) -> None:
     by_name = {column.name: column for column in columns}
     for name, mapped in mapping.items():
@@ -178,6 +192,7 @@ def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mappi
 
 
 def _type_problem(name: str, column: ColumnInfo) -> str | None:
+    """Why the column cannot hold that field."""
     if name in _LISTS and not column.is_list:
         return "expected a list of numbers a row (of the shape of the rollout's log-probs)"
     if column.element == "misfit":

@@ -73,7 +73,8 @@ def _batches(
         if _file_is_outside(info, selection.steps):
             continue
         source = dump.source(index)
-        mapping = {name: mapped.column for name, mapped in info.fields.items() if name in selection.fields}
+        wanted = selection.fields | {"token_ids"} if info.ids_differ else selection.fields
+        mapping = {name: mapped.column for name, mapped in info.fields.items() if name in wanted}
         for batch in source.batches(
             frozenset(mapping.values()),
             size_by=mapping["rollout_log_probs"],

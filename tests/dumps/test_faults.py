@@ -394,11 +394,19 @@ def test_duplicate_uid_is_an_info(write: Any) -> None:
 
 def test_lengths_are_checked_of_what_is_read(write: Any) -> None:
     two = [[-0.5, -0.7]]
-    path = write(rollout_log_probs=two, old_log_probs=two, response_mask=[[1, 1]], token_ids=[[1, 2, 3]])
+    path = write(rollout_log_probs=two, old_log_probs=two, response_mask=[[1, 1]], advantages=[[0.1, 0.2, 0.3]])
     dump = open_dump(path)
     assert [chunk.tokens for chunk in dump.chunks(fields=["reward"])] == [2]
-    with pytest.raises(DumpFaultError, match=r"row 0: lists of one row differ in length .*token_ids 3\)"):
-        list(dump.chunks(fields=["token_ids"]))
+    with pytest.raises(DumpFaultError, match=r"row 0: lists of one row differ in length .*advantages 3\)"):
+        list(dump.chunks(fields=["advantages"]))
+
+
+def test_more_ids_than_log_probs_stop_an_audit_that_has_no_use_for_ids(write: Any) -> None:
+    """Case 50: one more in every row, on which both sides agree among themselves."""
+    two = [[-0.5, -0.7]]
+    dump = open_dump(write(rollout_log_probs=two, old_log_probs=two, token_ids=[[1, 2, 3]]))
+    with pytest.raises(DumpFaultError, match=r"rollout_log_probs 2, old_log_probs 2, token_ids 3\)"):
+        list(dump.chunks(fields=["reward"]))
 
 
 def test_null_row_empty_list_and_null_element_are_three_things(write: Any) -> None:

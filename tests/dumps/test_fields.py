@@ -122,6 +122,18 @@ def test_map_reaches_the_reader(write: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("text", [["a", "b b"], [["a"], ["b", "b"]]])
+def test_text_of_the_responses_is_not_taken_for_ids(write: Any, text: list[Any]) -> None:
+    two = [[-0.5, -0.7], [-0.1]]
+    path = write(rollout_log_probs=two, old_log_probs=two, response_mask=[[1, 1], [1]], responses=text)
+    dump = open_dump(path)
+    assert "token_ids" not in dump.infos[0].fields
+    (finding,) = dump.notes
+    assert (finding.kind, finding.severity) == ("no_token_ids", "info")
+    with pytest.raises(UnreadableFileError, match="'responses' \\(token_ids\\) holds"):
+        open_dump(path, field_map={"token_ids": "responses"})
+
+
 def test_two_masks_are_said(write: Any) -> None:
     path = write(rollout_log_probs=LP, old_log_probs=LP, response_mask=[[1, 1]], loss_mask=[[1, 0]])
     (finding,) = inspect_dump(open_dump(path)).findings

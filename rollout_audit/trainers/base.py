@@ -250,7 +250,7 @@ class Trainer(Generic[C]):
         text = f"no setting of {self.name} is given: its defaults"
         if stray:
             return f"{text}; {stray} is not where it looks{f', which is under {place}' if place else ''}"
-        if not tree:
+        if not tree or (place and self.section.path[0] in tree):
             return text
         more = f" and {len(tree) - NAMED} more" if len(tree) > NAMED else ""
         looked_for = f", where its settings would stand under {place}" if place else ""

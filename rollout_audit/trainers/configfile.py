@@ -76,12 +76,20 @@ def load_config(source: ConfigSource) -> Loaded:
         return _of_file(f" {text!r}", _tree(text, text, read_json).items())
     if isinstance(source, str) and are_flags(text):
         return _of_command(text, text, read_flags, by_flags=True)
-    if isinstance(source, str) and "=" in text and not Path(text).is_file() and Path(text).suffix not in SUFFIXES:
+    if isinstance(source, str) and "=" in text and not _is_file(text) and Path(text).suffix not in SUFFIXES:
         by_words = FIRST_WORD.match(text) and hold_pairs(text)
         return _of_command(text, text, read_flags if by_words else read_pairs)
-    if isinstance(source, str) and INLINE.match(text) and not Path(text).is_file():
+    if isinstance(source, str) and INLINE.match(text) and not _is_file(text):
         return _of_file(f" {text!r}", _tree(text, text, read_yaml).items())
     return _from_file(Path(text))
+
+
+def _is_file(path: str | Path) -> bool:
+    """A whole command is longer than any file's name may be, which the system says as an error."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
 
 
 INLINE = re.compile(r"\s*[\w.]+:\s")
@@ -96,7 +104,7 @@ def read_named(name: object, source: ConfigSource) -> Mapping[str, object] | Non
     """The settings of a file that a setting names, looked for as it is and beside `source`; None where it is not."""
     beside = [] if isinstance(source, Mapping) else [Path(fspath(source)).parent]
     places = [Path(str(name)), *(folder / part for folder in beside for part in (str(name), Path(str(name)).name))]
-    found = next((path for path in places if path.is_file()), None)
+    found = next((path for path in places if _is_file(path)), None)
     return None if found is None else load_config(found).tree
 
 

@@ -37,7 +37,9 @@ __all__ = ["TRAINER", "OpenRlhfConfig"]
 
 PREFIX = "is_correction_"
 ENABLED, TYPE, THRESHOLD = f"{PREFIX}enable", f"{PREFIX}type", f"{PREFIX}threshold"
-DEFAULTS: dict[str, object] = {ENABLED: False, TYPE: "tis", THRESHOLD: [0.5, 5.0]}
+LOSS = "policy_loss_type"
+DEFAULTS: dict[str, object] = {ENABLED: False, TYPE: "tis", THRESHOLD: [0.5, 5.0], LOSS: "ppo"}
+LOSSES: dict[str | None, bool] = {"ppo": False, "gspo": True}
 SEQUENCE_MASK = "seq-mask-tis"
 TYPES: dict[str | None, Bound] = {"tis": Bound.CLIP, "icepop": Bound.MASK, SEQUENCE_MASK: Bound.NONE}
 
@@ -117,15 +119,31 @@ class OpenRlhfConfig:
     bound: Bound | None
     lower: float
     upper: float
+    remarks: tuple[str, ...]
 
 
 def parse(raw: Mapping[str, object]) -> OpenRlhfConfig:
     """Flat settings → configuration (ConfigError: unknown type, not two positive ascending thresholds)."""
     settings = Settings.read(raw, DEFAULTS)
-    implied = ENABLED not in raw and bool(raw)
+    implied = ENABLED not in raw and bool(raw.keys() - {LOSS})
     bound = settings.choice(TYPE, TYPES)
     lower, upper = _thresholds(settings.values[THRESHOLD])
-    return OpenRlhfConfig(bound if implied or settings.flag(ENABLED) else None, lower, upper)
+    on, gspo = implied or settings.flag(ENABLED), settings.choice(LOSS, LOSSES)
+    assumed = f"{ENABLED}: not given and false by default, where nothing is weighed; read as if it were true"
+    unweighed = (
+        f"{LOSS} = 'gspo': its own ratio is taken to the engine, which is not weighed here, and {TYPE} does nothing"
+    )
+    return OpenRlhfConfig(
+        bound=bound if on and not gspo else None,
+        lower=lower,
+        upper=upper,
+        remarks=tuple(text for text, said in ((assumed, implied), (unweighed, on and gspo)) if said),
+    )
+
+
+def relevant(settings: Mapping[str, object]) -> Mapping[str, object]:
+    """The usual loss says nothing of a correction."""
+    return {key: value for key, value in settings.items() if (key, value) != (LOSS, DEFAULTS[LOSS])}
 
 
 def _thresholds(value: object) -> tuple[float, float]:
@@ -149,8 +167,8 @@ def correction(config: OpenRlhfConfig) -> Correction:
 
 
 def warnings(config: OpenRlhfConfig) -> tuple[str, ...]:
-    """Token bounds on a geometric mean, and bounds that leave 1 out."""
-    found = []
+    """Token bounds on a geometric mean, bounds that leave 1 out, what is assumed."""
+    found = list(config.remarks)
     if config.bound is Bound.NONE and config.lower < 0.9 and config.upper > 1.1:
         found.append(
             f"{THRESHOLD} = [{config.lower:.12g}, {config.upper:.12g}]: wide for a geometric mean, hardly ever rejects"
@@ -174,7 +192,9 @@ TRAINER: Trainer[OpenRlhfConfig] = Trainer(
     name="openrlhf",
     version="2026-08",
     defaults=DEFAULTS,
-    section=Section(("algo", "advantage"), prefix=PREFIX),
+    section=Section(("algo", "advantage"), prefix=PREFIX, also=(Section(("actor",), prefix=LOSS),)),
+    elsewhere={LOSS: ("actor",)},
+    relevant=relevant,
     parse=parse,
     correction=correction,
     warnings=warnings,

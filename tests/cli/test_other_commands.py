@@ -288,7 +288,17 @@ def test_a_translation_needs_both_names(arguments: tuple[str, ...], complaint: s
     [
         ("prime_rl_ipo", ["[trainer.loss]", 'type = "ipo"']),
         ("slime_tis", ["--use-tis \\", "  --tis-clip 2.0 \\", "  --tis-clip-low 0.0"]),
-        ("miles_mis_default", ["use_tis: true", 'tis_level: "token"']),
+        (
+            "miles_mis_default",
+            [
+                'custom_tis_function_path: "examples.infra_features.train_infer_mismatch_helper.mis.'
+                'compute_mis_weights_with_cp"',
+                "use_tis: true",
+                'tis_level: "token"',
+                "tis_batch_normalize: false",
+                "use_rs: false",
+            ],
+        ),
         ("slime_default", ["# nothing to set: the defaults do it"]),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollout_audit.audit.selection import config_text, config_warnings
+from rollout_audit.corrections.model import Correction, Denominator
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.registry import TRAINERS, get_trainer
@@ -249,8 +250,8 @@ def test_a_source_without_a_setting_of_ours_is_said(name: str) -> None:
     trainer = get_trainer(name)
     place = ".".join(trainer.section.path)
     under = f", where its settings would stand under {place}" if place else ""
-    note = f"no setting of {name} is given: its defaults; there are trainer, a, b and 1 more{under}"
-    assert trainer.settings({"trainer": {"nnodes": 1}, "a": 1, "b": 2, "c": 3}) == ({}, (note,))
+    note = f"no setting of {name} is given: its defaults; there are data, a, b and 1 more{under}"
+    assert trainer.settings({"data": {"n": 1}, "a": 1, "b": 2, "c": 3}) == ({}, (note,))
     assert trainer.settings({}) == ({}, ())
 
 
@@ -374,3 +375,36 @@ def test_a_cap_below_1_of_october_is_a_warning_alone() -> None:
 @pytest.mark.parametrize("key", ["rollout_token_veto_threshold", "rollout_rs_threshold_lower", "use_policy_gradient"])
 def test_an_old_key_that_is_null_was_off_and_is_not_spoken_of(key: str) -> None:
     assert get_trainer("verl").settings({"rollout_is": "token", key: None}) == ({"rollout_is": "token"}, ())
+
+
+def test_a_pasted_command_longer_than_any_file_name() -> None:
+    """As a shell's history has it: the system refuses to look for a file of that name."""
+    wanted = "algorithm.rollout_correction.rollout_is=token"
+    source = " ".join([*(f"data.some_setting_{i}={i}" for i in range(40)), wanted])
+    assert len(source) > 512
+    assert get_trainer("verl").settings(source) == ({"rollout_is": "token"}, ())
+    inline = "rollout_is: token\nnote: " + "x" * 512
+    with pytest.raises(ConfigError, match="unknown setting"):
+        get_trainer("verl").settings(inline)
+
+
+class TestOpenRlhf:
+    """Its options weigh with policy_loss_type ppo alone."""
+
+    def test_gspo_weighs_nothing(self) -> None:
+        flags = "--algo.advantage.is_correction_enable --algo.advantage.is_correction_type icepop"
+        trainer = get_trainer("openrlhf")
+        weighed = trainer.configure(f"{flags} --actor.policy_loss_type ppo")
+        assert trainer.correction(weighed) == trainer.correction(trainer.configure(flags)) != Correction()
+        gspo = trainer.configure(f"{flags} --actor.policy_loss_type gspo")
+        assert trainer.correction(gspo) == Correction(denominator=Denominator.ORIGINAL)
+        (warning,) = trainer.warnings(gspo)
+        assert "its own ratio is taken to the engine" in warning
+
+    def test_without_the_switch_it_is_said_that_it_is_taken_as_on(self) -> None:
+        trainer = get_trainer("openrlhf")
+        assert trainer.warnings(trainer.configure({"is_correction_type": "icepop"})) == (
+            "is_correction_enable: not given and false by default, where nothing is weighed; read as if it were true",
+        )
+        assert trainer.warnings(trainer.configure({"is_correction_enable": True})) == ()
+        assert trainer.warnings(trainer.configure({"policy_loss_type": "gspo"})) == ()

@@ -6,98 +6,33 @@ is named for would. Where that needs a distribution that was not recorded, the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-__all__ = ["FAULTS", "SOUND", "Fault", "Recording", "sound", "write"]
+from tests.off_rows import (
+    certain_rows,
+    constant,
+    garbled,
+    garbled_end,
+    garbled_stretch,
+    low_training,
+    not_a_number,
+    only,
+    random_training,
+)
+from tests.recordings import SOUND, Array, Inject, Recording, Rng, long_rows, some_rows, sound, write
 
-Array = NDArray[np.float64]
-Rng = np.random.Generator
-SAMPLES = Path(__file__).parents[1] / "sample_data"
-SOUND = ("llamacpp_q4", "temperature_both", "grpo_fresh")
-"""Recordings in which nothing is wrong; `grpo_fresh` are the two steps of grpo_run whose sampler was just refreshed"""
-
-
-@dataclass(frozen=True)
-class Recording:
-    """Ragged rows, the response alone: one array a row."""
-
-    training: tuple[Array, ...]
-    rollout: tuple[Array, ...]
-    step: tuple[int, ...]
-    policy_version: tuple[int, ...] | None = None
-    trainer_version: tuple[int, ...] | None = None
-
-    @property
-    def rows(self) -> int:
-        return len(self.step)
-
-    def map(
-        self, change: Callable[[Array, Array], tuple[Array, Array]], rows: Sequence[int] | None = None
-    ) -> Recording:
-        """`change(training, rollout)` of these rows, of all by default."""
-        chosen = set(range(self.rows) if rows is None else rows)
-        both = [change(t, r) if i in chosen else (t, r) for i, (t, r) in enumerate(self.pairs())]
-        return replace(self, training=tuple(t for t, _ in both), rollout=tuple(r for _, r in both))
-
-    def pairs(self) -> list[tuple[Array, Array]]:
-        return list(zip(self.training, self.rollout, strict=True))
-
-    def part(self, rng: Rng) -> Recording:
-        """Some of the rows in any order, cut to some length, in one to four steps."""
-        rows = rng.permutation(self.rows)[: int(rng.choice([1, 2, 3, 5, 10, 20, 40]))].tolist()
-        length, steps = int(rng.choice([5, 20, 60, 10_000])), int(rng.integers(1, 5))
-        return Recording(
-            training=tuple(self.training[i][:length] for i in rows),
-            rollout=tuple(self.rollout[i][:length] for i in rows),
-            step=tuple(k * steps // len(rows) for k in range(len(rows))),
-        )
-
-
-@cache
-def sound(name: str) -> Recording:
-    """One of SOUND."""
-    folder = SAMPLES / ("grpo_run" if name == "grpo_fresh" else name)
-    files = sorted(folder.glob("*.parquet"))
-    files = [files[0], files[3]] if name == "grpo_fresh" else files
-    table = pa.concat_tables([pq.read_table(f, columns=["old_log_probs", "rollout_log_probs"]) for f in files])
-    columns = [[np.array(row) for row in table[name].to_pylist()] for name in table.column_names]
-    return Recording(tuple(columns[0]), tuple(columns[1]), (0,) * len(columns[0]))
-
-
-def write(recording: Recording, folder: Path) -> Path:
-    """As Parquet, float32."""
-    folder.mkdir(parents=True, exist_ok=True)
-    offsets = np.concatenate([[0], np.cumsum([len(t) for t in recording.training])]).astype(np.int32)
-    columns: dict[str, object] = {
-        name: pa.ListArray.from_arrays(offsets, np.concatenate(rows).astype(np.float32))
-        for name, rows in (("old_log_probs", recording.training), ("rollout_log_probs", recording.rollout))
-    }
-    columns["step"] = np.array(recording.step, dtype=np.int64)
-    if recording.policy_version is not None and recording.trainer_version is not None:
-        columns["policy_version"] = np.array(recording.policy_version)
-        columns["trainer_version"] = np.array(recording.trainer_version)
-    pq.write_table(pa.table(columns), folder / "dump.parquet")
-    return folder
-
-
-def _some(recording: Recording, share: float, rng: Rng) -> list[int]:
-    """That share of the rows, two at least."""
-    return sorted(rng.permutation(recording.rows)[: max(2, round(share * recording.rows))].tolist())
+__all__ = ["FAULTS", "SOUND", "Fault", "Recording", "few_tokens", "sound", "write"]
 
 
 def shifted(recording: Recording, share: float, rng: Rng) -> Recording:
     """The trainer's values stand one place early or late in some rows; the place without a value is left out."""
     early = bool(rng.integers(2))
     cut = (lambda t, r: (t[1:], r[:-1])) if early else (lambda t, r: (t[:-1], r[1:]))
-    return recording.map(cut, [i for i in _some(recording, share, rng) if len(recording.training[i]) > 1])
+    return recording.map(cut, [i for i in some_rows(recording, share, rng) if len(recording.training[i]) > 1])
 
 
 def raw_temperature(recording: Recording, temperature: float, rng: Rng) -> Recording:
@@ -112,6 +47,28 @@ def raw_temperature(recording: Recording, temperature: float, rng: Rng) -> Recor
         return t / temperature - np.logaddexp(t / temperature, rest), r
 
     return recording.map(divide)
+
+
+def few_tokens(recording: Recording, temperature: float, rng: Rng) -> Recording:
+    """As above, of three tokens with the logits 2, 1 and 0, whatever came before: log-probs take three values."""
+    return _of_logits(recording, temperature, lambda tokens: np.tile([2.0, 1.0, 0.0], (tokens, 1)), rng)
+
+
+def small_vocabulary(recording: Recording, temperature: float, rng: Rng) -> Recording:
+    """As above, of six tokens with normal logits."""
+    return _of_logits(recording, temperature, lambda tokens: rng.normal(0.0, 2.0, (tokens, 6)), rng)
+
+
+def _of_logits(recording: Recording, temperature: float, logits_of: Callable[[int], Array], rng: Rng) -> Recording:
+    """Rows as long as those of the recording, drawn at the temperature; the rollout side tells raw log-probs."""
+
+    def draw(t: Array, r: Array) -> tuple[Array, Array]:
+        logits = logits_of(len(t))
+        raw, divided = (x - np.logaddexp.reduce(x, axis=1, keepdims=True) for x in (logits, logits / temperature))
+        drawn = (divided + rng.gumbel(size=divided.shape)).argmax(axis=1)[:, None]
+        return tuple(np.take_along_axis(x, drawn, axis=1)[:, 0] for x in (divided, raw))  # type: ignore[return-value]
+
+    return recording.map(draw)
 
 
 def nucleus(recording: Recording, top_p: float, rng: Rng) -> Recording:
@@ -154,7 +111,7 @@ def _on(side: str, recording: Recording, mass: Callable[[Array], Array]) -> Reco
     return recording.map(lambda t, r: (np.minimum(t - mass(t), 0.0), r))
 
 
-def min_p(side: str) -> Callable[[Recording, float, Rng], Recording]:
+def min_p(side: str) -> Inject:
     """One side renormalises over tokens of at least that share of the likeliest one's probability."""
 
     def survives(own: Array, others: Array, least: float) -> NDArray[np.bool_]:
@@ -166,7 +123,7 @@ def min_p(side: str) -> Callable[[Recording, float, Rng], Recording]:
     )
 
 
-def few_likeliest(side: str) -> Callable[[Recording, float, Rng], Recording]:
+def few_likeliest(side: str) -> Inject:
     """One side renormalises over its k likeliest tokens, which hold more of one context's mass than of another's."""
 
     def survives(own: Array, others: Array, k: float) -> NDArray[np.bool_]:
@@ -199,16 +156,19 @@ def sentinels(recording: Recording, share: float, rng: Rng) -> Recording:
         t[at : at + 4] = np.minimum(t[at : at + 4], -rng.uniform(2, 8, len(t[at : at + 4])))
         return t, r
 
-    return recording.map(fill, _some(recording, share, rng))
+    return recording.map(fill, some_rows(recording, share, rng))
 
 
-def appended_eos(recording: Recording, share: float, rng: Rng) -> Recording:
-    """The framework appends an end token with log-prob 0.0, to which the trainer gives 0.1% to 1%."""
+def appended_eos(value: float) -> Inject:
+    """The framework appends an end token with that rollout log-prob, to which the trainer gives 0.1% to 1%."""
 
-    def append(t: Array, r: Array) -> tuple[Array, Array]:
-        return np.append(t, np.log(rng.uniform(0.001, 0.01))), np.append(r, 0.0)
+    def inject(recording: Recording, share: float, rng: Rng) -> Recording:
+        def append(t: Array, r: Array) -> tuple[Array, Array]:
+            return np.append(t, np.log(rng.uniform(0.001, 0.01))), np.append(r, value)
 
-    return recording.map(append, _some(recording, share, rng))
+        return recording.map(append, some_rows(recording, share, rng))
+
+    return inject
 
 
 def bypass(recording: Recording, share: float, rng: Rng) -> Recording:
@@ -229,16 +189,26 @@ def prompt_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
     return recording.map(prepend, long)
 
 
-def tool_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
-    """The output of a tool stands in the middle of the response, in half of the rows."""
+def _tool_output(tokens: int, rng: Rng) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """Tokens that nobody sampled stand in the middle of a row."""
 
     def insert(t: Array, r: Array) -> tuple[Array, Array]:
         at = len(t) // 2
-        strange = [-rng.gamma(2.0, 2.0, int(tokens)) for _ in range(2)]
+        strange = [-rng.gamma(2.0, 2.0, tokens) for _ in range(2)]
         return np.insert(t, at, strange[0]), np.insert(r, at, strange[1])
 
+    return insert
+
+
+def tool_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
+    """The output of a tool stands in the middle of the response, in half of the rows."""
     long = [i for i in range(recording.rows) if len(recording.training[i]) >= tokens]
-    return recording.map(insert, long[::2])
+    return recording.map(_tool_output(int(tokens), rng), long[::2])
+
+
+def tool_in_few(recording: Recording, share: float, rng: Rng) -> Recording:
+    """Thirty tokens of a tool's output stand in the middle of few responses."""
+    return recording.map(_tool_output(30, rng), long_rows(recording, share, rng))
 
 
 def zeros_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
@@ -254,7 +224,7 @@ def zeros_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
 
 def exchanged(recording: Recording, share: float, rng: Rng) -> Recording:
     """Rollout log-probs of some rows went to one another, cut to the shorter of both."""
-    rows = _some(recording, share, rng)
+    rows = some_rows(recording, share, rng)
     source = dict(zip(rows, np.roll(rows, 1).tolist(), strict=True))
     pairs = [(t, recording.rollout[source.get(i, i)]) for i, t in enumerate(recording.training)]
     cut = [(t[: len(r)], r[: len(t)]) for t, r in pairs]
@@ -298,18 +268,28 @@ def routing_in_groups(recording: Recording, share: float, rng: Rng) -> Recording
     return routing(siblings(recording, 1.0, rng), share, rng, side="rollout")
 
 
-def top1(recording: Recording, share: float, rng: Rng) -> Recording:
-    """The likeliest token's log-prob in place of the sampled one's.
+def top1(side: str) -> Inject:
+    """The likeliest token's log-prob in place of the sampled one's, on one side.
 
-    Assumes that it has the token's own probability where that is above a half, else up to what the token leaves.
+    Assumes that it is the token's own where that is above a half. Of the others as many had a likelier token above a
+    half as the sampler was right about: each token drawn with p stands for (1 − p) / p that were missed by it.
     """
 
-    def likeliest(t: Array, r: Array) -> tuple[Array, Array]:
-        p = np.exp(r)
-        high = np.maximum(p, (1 - p) * rng.uniform(0.25, 0.9, len(p)))
-        return t, np.where(p > 0.5, r, np.log(high))
+    def inject(recording: Recording, share: float, rng: Rng) -> Recording:
+        drawn = np.exp(np.concatenate(recording.rollout))
+        sure = drawn[drawn > 0.5]
+        misses = (1.0 - sure) / sure
+        beaten = misses.sum() / max(len(drawn) - len(sure), 1)
 
-    return recording.map(likeliest, _some(recording, share, rng))
+        def likeliest(values: Array, _: Array) -> Array:
+            p = np.exp(values)
+            high = rng.choice(sure, len(p), p=misses / misses.sum())
+            high = np.where(rng.random(len(p)) < beaten, high, rng.uniform(0.2, 0.5, len(p)))
+            return np.where(p > 0.5, values, np.log(np.maximum(p, np.minimum(high, 1.0 - p))))
+
+        return recording.map(only(side, likeliest), some_rows(recording, share, rng))
+
+    return inject
 
 
 def bfloat16(recording: Recording, columns: float, rng: Rng) -> Recording:
@@ -364,55 +344,6 @@ def mixed(recording: Recording, scale: float, rng: Rng) -> Recording:
     return replace(recording, training=tuple(training), policy_version=versions, trainer_version=(7,) * recording.rows)
 
 
-def garbled(recording: Recording, share: float, rng: Rng) -> Recording:
-    """Some rows come from a broken replica: their rollout log-probs are off by several nats on most tokens."""
-
-    def garble(t: Array, r: Array) -> tuple[Array, Array]:
-        off = rng.random(len(r)) < 0.6
-        return t, np.where(off, -rng.uniform(4, 12, len(r)) - np.abs(t), r)
-
-    long = [i for i in range(recording.rows) if len(recording.training[i]) >= 12]
-    return recording.map(garble, rng.choice(long, max(1, round(share * recording.rows)), replace=False).tolist())
-
-
-def _two_long(recording: Recording, rng: Rng) -> list[int]:
-    long = [i for i in range(recording.rows) if len(recording.training[i]) >= 20]
-    return rng.choice(long, 2, replace=False).tolist()
-
-
-def garbled_end(recording: Recording, share: float, rng: Rng) -> Recording:
-    """Two rows went wrong on the way: from there on their rollout log-probs are off by several nats."""
-
-    def garble(t: Array, r: Array) -> tuple[Array, Array]:
-        return t, np.where(np.arange(len(r)) >= (1 - share) * len(r), -rng.uniform(5, 12, len(r)), r)
-
-    return recording.map(garble, _two_long(recording, rng))
-
-
-def low_training(recording: Recording, share: float, rng: Rng) -> Recording:
-    """In two rows it is the trainer's side that is off by several nats, on many tokens."""
-
-    def garble(t: Array, r: Array) -> tuple[Array, Array]:
-        return np.where(rng.random(len(t)) < share, t - rng.uniform(5.2, 9, len(t)), t), r
-
-    return recording.map(garble, _two_long(recording, rng))
-
-
-def constant(recording: Recording, share: float, rng: Rng) -> Recording:
-    """Some rows repeat one rollout log-prob."""
-    rows = [i for i in _some(recording, share, rng) if len(recording.training[i]) >= 8]
-    return recording.map(lambda t, r: (t, np.full_like(r, -2.3)), rows)
-
-
-def not_a_number(recording: Recording, share: float, rng: Rng) -> Recording:
-    """A logits row was broken: its log-prob is NaN, in some responses."""
-
-    def break_one(t: Array, r: Array) -> tuple[Array, Array]:
-        return t, np.where(np.arange(len(r)) == rng.integers(len(r)), np.nan, r)
-
-    return recording.map(break_one, _some(recording, share, rng))
-
-
 def routing(recording: Recording, share: float, rng: Rng, side: str = "training") -> Recording:
     """A small share of the tokens takes other experts: their log-ratio is that of two models, ±3 nats."""
 
@@ -442,10 +373,12 @@ class Fault:
 
     name: str
     cause: str
-    inject: Callable[[Recording, float, Rng], Recording]
+    inject: Inject
     strengths: tuple[float, ...]
     unit: str
 
+
+STRETCHED = (0.3, 0.1, 0.05, 0.02)
 
 FAULTS: tuple[Fault, ...] = (
     Fault("shift by one", "shift_by_one", shifted, (1.0, 0.5, 0.2, 0.05), "share of rows"),
@@ -453,18 +386,36 @@ FAULTS: tuple[Fault, ...] = (
     Fault("rows exchanged in groups", "misordered_rows", exchanged_in_groups, (0.0, 0.4, 0.7), "of a row is one text"),
     Fault("placeholders", "placeholder", sentinels, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("scattered −1", "placeholder", scattered, (0.2, 0.05, 0.01), "share of tokens"),
-    Fault("top-1 recorded", "top1_recorded", top1, (1.0, 0.5, 0.2, 0.05), "share of rows"),
-    Fault("garbled rows", "broken_rows", garbled, (0.2, 0.1, 0.05, 0.02), "share of rows"),
+    Fault("top-1 recorded", "top1_recorded", top1("rollout"), (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("top-1, trainer's side", "top1_recorded", top1("training"), (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("garbled rows", "broken_rows", garbled("rollout"), (0.2, 0.1, 0.05, 0.02), "share of rows"),
+    Fault("garbled rows, trainer's side", "broken_rows", garbled("training"), (0.2, 0.1, 0.05, 0.02), "share of rows"),
+    Fault("random rows, trainer's side", "broken_rows", random_training, (0.2, 0.1, 0.05, 0.02), "share of rows"),
+    Fault("rollout rows near 0", "broken_rows", certain_rows, (0.2, 0.1, 0.05, 0.02), "share of rows"),
+    Fault("garbled start", "broken_rows", garbled_stretch("start"), STRETCHED, "share of rows"),
+    Fault("garbled middle", "broken_rows", garbled_stretch("middle"), STRETCHED, "share of rows"),
+    Fault("garbled end", "broken_rows", garbled_stretch("end"), STRETCHED, "share of rows"),
+    Fault(
+        "garbled middle, trainer's side",
+        "broken_rows",
+        garbled_stretch("middle", "training"),
+        STRETCHED,
+        "share of rows",
+    ),
     Fault("garbled from a token on, two rows", "broken_rows", garbled_end, (0.6, 0.5, 0.35), "share of the row"),
     Fault("trainer's side off, two rows", "broken_rows", low_training, (0.8, 0.6, 0.45), "share of the row"),
     Fault("constant rows", "broken_rows", constant, (0.4, 0.2, 0.1, 0.05), "share of rows"),
     Fault("NaN", "broken_rows", not_a_number, (0.5, 0.2, 0.1, 0.02), "share of rows"),
-    Fault("appended end token", "synthetic_eos", appended_eos, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("appended end token", "synthetic_eos", appended_eos(0.0), (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("end token near 0", "synthetic_eos", appended_eos(-0.0003), (1.0, 0.5, 0.2, 0.1), "share of rows"),
     Fault("prompt in the mask", "mask_too_wide", prompt_in_mask, (32, 16, 8, 4), "tokens"),
     Fault("tool output in the mask", "mask_too_wide", tool_in_mask, (32, 16, 8, 4), "tokens"),
+    Fault("tool output in few rows", "mask_too_wide", tool_in_few, STRETCHED, "share of rows"),
     Fault("zeros on prompt and tools", "placeholder", zeros_in_mask, (32, 16, 8, 4), "tokens"),
     Fault("bypass dump", "identical_columns", bypass, (1.0, 0.5), "share of steps"),
     Fault("temperature", "temperature", raw_temperature, (0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.5), "T"),
+    Fault("temperature, three tokens", "temperature", few_tokens, (0.5, 0.6, 0.7, 0.8, 0.9, 1.5), "T"),
+    Fault("temperature, six tokens", "temperature", small_vocabulary, (0.5, 0.6, 0.7, 0.8, 0.9, 1.5), "T"),
     Fault("top-p, rollout side", "truncated_sampling", nucleus, (0.7, 0.8, 0.9, 0.95), "p"),
     Fault("top-k, rollout side", "truncated_sampling", few_likeliest("rollout"), (2, 5, 20), "k"),
     Fault("top-k of any mass, trainer side", "truncated_sampling", few_likeliest("training"), (2, 5, 20), "k"),

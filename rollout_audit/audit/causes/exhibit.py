@@ -19,6 +19,8 @@ __all__ = ["Exhibit", "in_words", "known"]
 STEP_ROWS, STEP_TOKENS = 8, 200
 """A step with less is too small a batch for a limit to mean anything"""
 TAIL_TOKENS = 0.01
+LAST_ROWS, LAST_AGAINST_REST = 3, 10.0
+"""Rows, and how much oftener a last token is off than another one"""
 PAST_FLOAT = 1e300
 """What stands for a figure past float64, so that it is compared with limits all the same"""
 
@@ -55,7 +57,7 @@ class Exhibit:
     def clean(self) -> Flags:
         """[tokens] of the sample that no kind of row explains, and no appended end of sequence."""
         tokens = ~self.kinds.flagged[self.sample.row]
-        tokens[self.sample.last[self.appended]] = False
+        tokens[self.sample.last[self.appended | self.odd_last]] = False
         return np.asarray(tokens)
 
     @cached_property
@@ -75,8 +77,29 @@ class Exhibit:
 
     @cached_property
     def appended(self) -> Flags:
-        """[rows] whose last token alone is certain to the rollout side and not to the trainer."""
-        return np.asarray(self.sample.appended & ~self.kinds.flagged)
+        """[rows] whose last token alone is certain to the rollout side and not to the trainer.
+
+        None where a single one is only nearly certain, or where others are as well, as a truncation makes them.
+        """
+        rows, found = self.sample, self.sample.appended & ~self.kinds.flagged
+        enough = found.sum() >= LAST_ROWS or np.any(rows.rollout[rows.last[found]] == 0.0)
+        stands_out = found.sum() >= LAST_AGAINST_REST * rows.rows * self.share_before_last(rows.certain)
+        return np.asarray(found & enough & stands_out)
+
+    @cached_property
+    def odd_last(self) -> Flags:
+        """[rows] whose last token is off, where that is frequent at the end and rare elsewhere."""
+        rows, judged = self.sample, ~self.kinds.flagged & (self.sample.lengths > 4)
+        odd = judged & rows.big[rows.last]
+        share = odd.sum() / max(judged.sum(), 1)
+        stands_out = share >= LAST_AGAINST_REST * self.share_before_last(rows.big)
+        return np.asarray(odd & stands_out & (odd.sum() >= LAST_ROWS))
+
+    def share_before_last(self, tokens: Flags) -> float:
+        """Of the tokens that are no row's last one, and in no row of a kind."""
+        others = ~self.kinds.flagged[self.sample.row]
+        others[self.sample.last] = False
+        return float((tokens & others).sum() / max(others.sum(), 1))
 
     def count(self, *kinds: str) -> int:
         """Occurrences of faults of those kinds."""

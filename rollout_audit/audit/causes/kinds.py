@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from rollout_audit.audit.causes.sampled import LAGS, MISFIT, Array, Flags, Ints, Partners, SampledRows, fisher_z
+from rollout_audit.audit.causes.sampled import (
+    CERTAIN,
+    LAGS,
+    MISFIT,
+    Array,
+    Flags,
+    Ints,
+    Partners,
+    SampledRows,
+    fisher_z,
+    log_odds,
+)
 
-__all__ = ["FITS", "GAIN", "LEAST_TOKENS", "SURE", "UNLIKELY", "RowKinds"]
+__all__ = ["FITS", "GAIN", "LEAST_TOKENS", "SINGLE_ROWS", "SURE", "UNLIKELY", "RowKinds"]
 
 FITS = 0.8
 SURE = 5.0
@@ -27,16 +39,24 @@ DENSE, DENSE_OF = 3, 5
 """Big log-ratios among neighbours from which on a stretch is dense"""
 OUTSIDE_CLEAN = 0.1
 FILLED = 0.6
+"""Share of log-ratios in a stretch that are half as large at least: two clusters of a heavy tail have a gap"""
+LONG = 8
+"""Big log-ratios of a stretch that is no chance, even in a single row"""
 CONTRAST = 8.0
 """Factor of mean |d| inside a stretch over that outside: strangers have 20 and more, wide even noise 3 to 4"""
 STANDS_OUT = 5.0
 """Factor of a broken row's mean |d| over that of the step's median row: rows that are merely unlikely have 3"""
 UNLIKELY = -2.0
 """The sampled token was not the likeliest one: π below e^−2"""
-CROWD, CROWD_OF_TYPICAL = 0.1, 2.0
-"""Share of unlikely tokens beyond which a row is not like the median one, in which it is one in ten or so"""
+AGREES = 0.5
+"""Distance of a likely token's log-odds; 95% of those of a 4-bit engine lie below 0.3, a temperature moves all"""
+LIKELY = -0.5
+SINGLE_ROWS = 0.5
+"""What a greater share of the rows has is no matter of single requests that went wrong"""
 TOP1_FLOOR = -2.5
 """What the likeliest of all tokens hardly ever falls below"""
+HARDLY = 0.1
+"""Nats between the greatest and the least log-prob of a row whose side hardly moves"""
 
 
 @dataclass(frozen=True)
@@ -80,15 +100,15 @@ class RowKinds:
 
     @cached_property
     def constant(self) -> Flags:
-        """Rows in which one side repeats one value (other than certainty) and the other side does not."""
+        """Rows in which one side repeats one value (other than certainty), or hardly moves, and the other does not."""
         rows = self.rows
-        still = [self._still(side) for side in (rows.rollout, rows.training)]
-        return np.asarray((still[0] ^ still[1]) & (rows.lengths >= LEAST_TOKENS) & (rows.sums(rows.log_ratio != 0) > 1))
-
-    def _still(self, values: Array) -> Flags:
-        rows = self.rows
-        change = values != values[rows.starts][rows.row]
-        return np.asarray((rows.sums(change) == 0) & (values[rows.starts] < -1e-2)) if rows.rows else np.empty(0, bool)
+        at_odds = (rows.sums(rows.big) >= 3) & (rows.share(rows.big) >= 0.05)
+        sides = [(values[rows.starts], rows.spread(values)) for values in (rows.rollout, rows.training)]
+        found = np.zeros(rows.rows, dtype=bool)
+        for (first, spread), (_, other) in (sides, sides[::-1]):
+            found |= (spread == 0) & (first < CERTAIN) & (other > 0)
+            found |= (spread <= HARDLY) & (other > HARDLY) & at_odds
+        return np.asarray(found & (rows.lengths >= LEAST_TOKENS) & (rows.sums(rows.log_ratio != 0) > 1))
 
     @cached_property
     def dense(self) -> Flags:
@@ -104,8 +124,13 @@ class RowKinds:
 
     @cached_property
     def stretch(self) -> tuple[Ints, Ints]:
-        """[rows] first token of the first dense stretch and last of the last one, as indices of tokens; −1: none."""
-        rows, at = self.rows, np.flatnonzero(self.dense)
+        """[rows] first big log-ratio and last one of what is dense somewhere, as indices of tokens; −1: none.
+
+        Big ones belong together that have fewer than five tokens of their row between them.
+        """
+        rows, at = self.rows, np.flatnonzero(self.rows.big)
+        group = np.cumsum((np.diff(at, prepend=-1) > DENSE_OF) | (np.diff(rows.row[at], prepend=-1) != 0))
+        at = at[np.isin(group, group[self.dense[at]])]
         first, last = np.full(rows.rows, -1), np.full(rows.rows, -1)
         last[rows.row[at]] = at
         first[rows.row[at[::-1]]] = at[::-1]
@@ -114,17 +139,29 @@ class RowKinds:
     @cached_property
     def wide(self) -> Flags:
         """Rows with one stretch of big log-ratios, clean outside of it."""
-        rows, inside = self.rows, self._inside
+        rows, inside = self.rows, self.inside
         outside = rows.lengths - rows.sums(inside)
         stray = rows.sums(rows.big & ~inside)
         clean = (outside >= np.maximum(4, 0.1 * rows.lengths)) & (stray <= OUTSIDE_CLEAN * outside)
-        filled = rows.sums(inside & self.dense) >= FILLED * np.maximum(rows.sums(inside), 1)
+        off = np.abs(rows.log_ratio) > rows.big_from / 2.0
+        filled = rows.sums(inside & off) >= FILLED * np.maximum(rows.sums(inside), 1)
         apart = self._mean_gap(inside) >= CONTRAST * self._mean_gap(~inside)
-        return np.asarray(clean & filled & apart & ~self._taken(self.shifted, self.exchanged, self.constant))
+        return np.asarray(clean & filled & apart & ~self._taken(self.shifted, self.exchanged, self.constant, self.top1))
 
     @cached_property
-    def _inside(self) -> Flags:
-        """[tokens] from the first dense place of a row to the last."""
+    def long(self) -> Flags:
+        """Rows whose one stretch is too long to be chance, or too much of the row."""
+        many = self.rows.sums(self.inside & self.rows.big) >= LONG
+        return np.asarray(self.wide & (many | (self._off_share >= BROKEN_SHARE)))
+
+    @cached_property
+    def _off_share(self) -> Array:
+        """[rows] share of big log-ratios; 0 for rows too short to say."""
+        return np.asarray(self.rows.share(self.rows.big) * (self.rows.lengths >= LEAST_TOKENS))
+
+    @cached_property
+    def inside(self) -> Flags:
+        """[tokens] of `stretch`."""
         first, last = self.stretch
         place, row = np.arange(self.rows.tokens), self.rows.row
         return np.asarray((first[row] >= 0) & (place >= first[row]) & (place <= last[row]))
@@ -135,32 +172,44 @@ class RowKinds:
 
     @cached_property
     def top1(self) -> Flags:
-        """Rows whose unlikely tokens were all likely to the rollout side, and which agree elsewhere."""
-        enough = self.rows.sums(self.rows.training < UNLIKELY) >= 3
-        hiding = self._hides_unlikely() & enough & ~self._crowded()
-        return np.asarray(hiding & ~self._taken(self.shifted, self.exchanged, self.constant))
+        """Rows of either side of `top1_of`."""
+        return self._taken(*self.top1_of.values())
 
-    def _crowded(self) -> Flags:
-        """Rows with far more unlikely tokens than the others: the trainer's side is off there, whatever was sampled."""
-        share = self.rows.share(self.rows.training < UNLIKELY)
-        return np.asarray(share > CROWD + CROWD_OF_TYPICAL * float(np.median(share))) if len(share) else share > 0
+    @cached_property
+    def top1_of(self) -> Mapping[str, Flags]:
+        """By side, rows in which it finds likely what the other one finds unlikely, and which agree elsewhere."""
+        rows, taken = self.rows, self._taken(self.shifted, self.exchanged, self.constant)
+        sides = {"rollout": (rows.rollout, rows.training), "training": (rows.training, rows.rollout)}
+        return {side: self._hides_unlikely(told, drawn) & ~taken for side, (told, drawn) in sides.items()}
 
-    def _hides_unlikely(self) -> Flags:
-        rows, d = self.rows, self.rows.log_ratio
-        unlikely = rows.training < UNLIKELY
-        hidden = unlikely & (d <= -1.0) & (rows.rollout > TOP1_FLOOR)
-        other_way = d > max(0.5, 10.0 * min(rows.typical, 0.1))
-        likely = rows.training > -0.5
-        off = rows.sums(likely & (np.abs(d) > 0.25)) <= 0.1 * np.maximum(rows.sums(likely), 1)
-        most = rows.sums(hidden) >= 0.8 * rows.sums(unlikely)
-        below = rows.sums(unlikely & (rows.rollout < TOP1_FLOOR - 0.5)) == 0
-        return np.asarray(most & below & off & (rows.sums(other_way) == 0) & (rows.sums(hidden) > 0))
+    def _hides_unlikely(self, told: Array, drawn: Array) -> Flags:
+        """[rows] `told` is the likeliest token's log-prob, `drawn` that of the token that was drawn."""
+        rows, gap = self.rows, told - drawn
+        unlikely = drawn < UNLIKELY
+        hidden = unlikely & (gap >= 1.0) & (told > TOP1_FLOOR)
+        lower = gap < -max(0.5, 10.0 * min(rows.typical, 0.1))
+        likely = drawn > LIKELY
+        odds = [log_odds(np.minimum(side, CERTAIN)) for side in (told, drawn)]  # beyond, rounding decides
+        off = np.abs(odds[0] - odds[1]) > AGREES
+        agree = rows.sums(likely & off) <= 0.1 * np.maximum(rows.sums(likely), 1)
+        most = (rows.sums(unlikely) >= 3) & (rows.sums(hidden) >= 0.8 * rows.sums(unlikely))
+        below = unlikely & (told < TOP1_FLOOR - 0.5)
+        hides = most & agree & (rows.sums(lower | below) == 0)
+        if hides.sum() > SINGLE_ROWS * rows.rows:
+            return np.asarray(hides)
+        return np.asarray(hides & self._as_rarely(hidden, told))
+
+    def _as_rarely(self, hidden: Flags, told: Array) -> Flags:
+        """[rows] where another token was drawn no oftener than the likeliest one's probability says, twice and one."""
+        likely = told > LIKELY
+        expected = self.rows.sums(-np.expm1(np.minimum(told, 0.0)) * likely)
+        return np.asarray(self.rows.sums(hidden & likely) <= 2.0 * expected + 1.0)
 
     @cached_property
     def broken(self) -> Flags:
         """Constant rows, and rows in which big log-ratios are all over."""
         gap = self._mean_gap(np.ones(self.rows.tokens, dtype=bool))
-        scattered = (self.rows.share(self.rows.big) >= BROKEN_SHARE) & (self.rows.lengths >= LEAST_TOKENS)
+        scattered = self._off_share >= BROKEN_SHARE
         scattered &= gap >= STANDS_OUT * self._typical_of_step(gap)
         return np.asarray(
             self.constant | (scattered & ~self._taken(self.shifted, self.exchanged, self.wide, self.top1))

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollout_audit.audit.causes.exhibit import Exhibit
-from rollout_audit.audit.causes.kinds import UNLIKELY
+from rollout_audit.audit.causes.kinds import SINGLE_ROWS, UNLIKELY
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.sampled import BIG, Flags
+from rollout_audit.audit.causes.sampled import BIG
 from rollout_audit.audit.causes.storage import is_coarse
+from rollout_audit.audit.causes.stretches import Stretches, stretches_of
 from rollout_audit.corrections.model import SAFETY_CLAMP
 from rollout_audit.dumps.faults import LIKELY_CAUSE
 from rollout_audit.errors import amount
@@ -19,21 +20,16 @@ from rollout_audit.errors import amount
 __all__ = ["broken_rows", "identical_columns", "mask_too_wide", "placeholder", "synthetic_eos", "top1_recorded"]
 
 IDENTICAL_FROM = 100
-EDGE_ROWS, EDGE_SHARE = 3, 0.05
-"""So many rows, and such a share of them, must agree before an edge of the mask is called wrong"""
 TOP1_TOKENS = 8
 MINUS_ONES, AT_ODDS = 5, 0.5
 """Tokens, and the least distance of the other side from −1; beyond the clamp it is an extreme ratio of its own"""
 ZEROS_FROM = 8
 """Tokens; fewer zeros may be requests that went wrong"""
-BROKEN_AT_MOST = 0.5
-STRETCH_TOKENS = 8
-"""Big log-ratios of one row that make a bad stretch by themselves"""
+PADDED_AGAINST_REST = 2.0
+"""Factor by which rows repeat their last token oftener than those of their first quarter"""
 MINOR = 0.5
 """Of rows that are broken, exchanged, or have one bad stretch the rarer kind is named if it is half as frequent: a few
 rows of each look like the other, and exchanged ones that are too short for a partner like both"""
-LAST_SHARE = 0.1
-LAST_AGAINST_REST = 10.0
 
 
 def _faults(exhibit: Exhibit, cause: str) -> tuple[int, str]:
@@ -68,41 +64,29 @@ def _minus_ones(exhibit: Exhibit) -> Hit | None:
 
 def synthetic_eos(exhibit: Exhibit) -> Hit | None:
     """The last token stands apart from all others: the framework appended it, the engine never sampled it."""
-    appended, total = int(exhibit.appended.sum()), exhibit.sample.rows
-    if appended and appended >= LAST_AGAINST_REST * total * _certain_elsewhere(exhibit):
-        trainer = _median(exhibit.sample.training[exhibit.sample.last[exhibit.appended]])
-        text = (
-            f"the last scored token has rollout log-prob 0.0 in {appended:,} of {total:,} rows "
-            f"({appended / total:.0%}), where the trainer gives {trainer:.3g}"
-        )
-        return Hit(text, 0.95, {"rows": appended, "rows_share": appended / total})
-    return _odd_last_tokens(exhibit)
-
-
-def _certain_elsewhere(exhibit: Exhibit) -> float:
-    """Share of the other tokens that the rollout side is certain of and the trainer is not, as a truncation makes."""
-    rows = exhibit.sample
-    certain = (rows.rollout == 0.0) & (rows.training < -1.0)
-    certain[rows.last] = False
-    return float(certain.sum() / max(rows.tokens - rows.rows, 1))
+    appended, rows = exhibit.appended, exhibit.sample
+    if not appended.any():
+        return _odd_last_tokens(exhibit)
+    count, last = int(appended.sum()), rows.last[appended]
+    said = "0.0" if not rows.rollout[last].any() else f"{_median(rows.rollout[last]):.2g}"
+    text = (
+        f"the last scored token has rollout log-prob {said} in {count:,} of {rows.rows:,} rows "
+        f"({count / rows.rows:.0%}), where the trainer gives {_median(rows.training[last]):.3g}"
+    )
+    return Hit(text, 0.95, {"rows": count, "rows_share": count / rows.rows})
 
 
 def _odd_last_tokens(exhibit: Exhibit) -> Hit | None:
-    rows = exhibit.sample
-    judged = ~exhibit.kinds.flagged & (rows.lengths > 4)
-    if judged.sum() < EDGE_ROWS:
+    rows, odd = exhibit.sample, exhibit.odd_last
+    if not odd.any():
         return None
-    others = rows.big & judged[rows.row]
-    odd = judged & rows.big[rows.last]
-    share = odd.sum() / judged.sum()
-    elsewhere = (others.sum() - odd.sum()) / max(rows.lengths[judged].sum() - judged.sum(), 1)
-    if odd.sum() < EDGE_ROWS or share < LAST_SHARE or share < LAST_AGAINST_REST * elsewhere:
-        return None
+    judged = ~exhibit.kinds.flagged
+    share, elsewhere = float(odd.sum() / judged.sum()), exhibit.share_before_last(rows.big)
     text = (
         f"|d| of the last token exceeds {BIG:g} in {share:.0%} of the rows (median there "
         f"{_median(np.abs(rows.log_ratio[rows.last[odd]])):.3g}) and in {elsewhere:.2%} of the other tokens"
     )
-    return Hit(text, 0.7, {"rows": int(odd.sum()), "rows_share": float(share), "share_of_other_tokens": elsewhere})
+    return Hit(text, 0.7, {"rows": int(odd.sum()), "rows_share": share, "share_of_other_tokens": elsewhere})
 
 
 def identical_columns(exhibit: Exhibit) -> Hit | None:
@@ -124,16 +108,19 @@ def mask_too_wide(exhibit: Exhibit) -> Hit | None:
 
 
 def _wide_rows(exhibit: Exhibit) -> Hit | None:
-    wide, rows = exhibit.kinds.wide, exhibit.sample
-    others = exhibit.kinds.broken.sum() + exhibit.kinds.exchanged.sum()
-    if _few(wide) or wide.sum() < MINOR * others:
+    """Where only one side is off, most rows must have it."""
+    found, kinds = stretches_of(exhibit), exhibit.kinds
+    others = kinds.broken.sum() + kinds.exchanged.sum()
+    if found is None or _is_spoilt(found) or found.rows.sum() < MINOR * others:
         return None
-    place, length = _stretches(exhibit, wide)
-    text = (
-        f"{int(wide.sum()):,} of {rows.rows:,} rows have one stretch of |d| above {BIG:g} ({place} of the response, "
-        f"some {length:.0f} tokens) and agree outside of it"
-    )
-    return Hit(text, 0.8, {"rows": int(wide.sum()), "rows_share": float(wide.mean()), "tokens": length})
+    share = float(found.rows.mean())
+    figures = {"rows": int(found.rows.sum()), "rows_share": share, "tokens": found.tokens}
+    return Hit(found.text, 0.8 if found.side is None else 0.6, figures)
+
+
+def _is_spoilt(found: Stretches) -> bool:
+    """One side went wrong in some of the rows, on tokens that the other one finds ordinary."""
+    return found.side is not None and bool(found.rows.mean() <= SINGLE_ROWS)
 
 
 def _unsampled(exhibit: Exhibit) -> Hit | None:
@@ -149,78 +136,69 @@ def _unsampled(exhibit: Exhibit) -> Hit | None:
 
 
 def _padding(exhibit: Exhibit) -> Hit | None:
-    padded = exhibit.count("constant_tail")
+    """Unless log-probs take so few values that any two neighbours may be equal."""
+    padded, rows = exhibit.count("constant_tail"), exhibit.sample
+    early = np.flatnonzero(np.arange(rows.tokens) - rows.starts[rows.row] < rows.lengths[rows.row] // 4)
+    equal = [side[early] == side[early + 1] for side in (rows.training, rows.rollout)]
+    chance = float(np.mean(equal[0] & equal[1])) if len(early) else 0.0
+    if not padded or padded < PADDED_AGAINST_REST * chance * len(exhibit.table["step"]):
+        return None
     text = f"no response mask, and constant values in both columns at the end of {amount(padded, 'row')}"
-    return Hit(text, 0.6, {"rows": padded}) if padded else None
-
-
-def _stretches(exhibit: Exhibit, wide: Flags) -> tuple[str, float]:
-    """Where most of them stand, and their median length."""
-    rows, (first, last) = exhibit.sample, exhibit.kinds.stretch
-    at_start = np.mean(first[wide] - rows.starts[wide] <= 2)
-    at_end = np.mean(rows.last[wide] - last[wide] <= 2)
-    place = "at the start" if at_start > 0.5 else "at the end" if at_end > 0.5 else "in the middle"
-    return place, _median(last[wide] - first[wide] + 1.0)
+    return Hit(text, 0.6, {"rows": padded})
 
 
 def top1_recorded(exhibit: Exhibit) -> Hit | None:
-    """Rollout log-probs that never say 'unlikely' where the trainer does, and agree where it says 'likely'."""
-    rows, top1 = exhibit.sample, exhibit.kinds.top1
+    """Log-probs of one side never say 'unlikely' where the other's do, and agree where those say 'likely'."""
+    hits = [hit for side in ("rollout", "training") if (hit := _top1_of(exhibit, side)) is not None]
+    return max(hits, key=lambda hit: hit.figures["tokens"], default=None)
+
+
+def _top1_of(exhibit: Exhibit, side: str) -> Hit | None:
+    rows, top1 = exhibit.sample, exhibit.kinds.top1_of[side]
+    (name, told), (other, drawn) = (exhibit.rollout, rows.rollout), (exhibit.training, rows.training)
+    if side == "training":
+        name, told, other, drawn = other, drawn, name, told
     inside = top1[rows.row]
-    hidden = inside & (rows.training < UNLIKELY)
+    hidden = inside & (drawn < UNLIKELY)
     if hidden.sum() < TOP1_TOKENS:
         return None
-    floor, reach = float(rows.rollout[inside].min()), float(rows.training[inside].min())
+    floor, reach = float(told[inside].min()), float(drawn[inside].min())
     text = (
-        f"in {int(top1.sum()):,} of {rows.rows:,} rows log μ never falls below {floor:.2f} while log π reaches "
-        f"{reach:.2f}: {int(hidden.sum()):,} tokens that the trainer finds unlikely were likely to the rollout side"
+        f"in {int(top1.sum()):,} of {rows.rows:,} rows {name} never falls below {floor:.2f} while {other} reaches "
+        f"{reach:.2f}: {int(hidden.sum()):,} tokens that {other} finds unlikely were likely to {name}"
     )
-    figures = {"rows": int(top1.sum()), "rollout_floor": floor, "training_floor": reach, "tokens": int(hidden.sum())}
-    return Hit(text, 0.9, figures)
+    floors = (floor, reach) if side == "rollout" else (reach, floor)
+    figures = {"rows": int(top1.sum()), "rollout_floor": floors[0], "training_floor": floors[1]}
+    return Hit(text, 0.9, {**figures, "tokens": int(hidden.sum())})
 
 
 def broken_rows(exhibit: Exhibit) -> Hit | None:
-    """NaN, null or constant log-probs; or a few rows that are wholly off."""
+    """NaN, null or constant log-probs; or some rows that are off, wholly or over one stretch on one side."""
     count, first = _faults(exhibit, "broken_rows")
     if count:
         return Hit(f"{amount(count, 'fault')} of whole rows or broken logits: {first}", 0.9, {"values": count})
-    return _wholly_off(exhibit) or _few_stretches(exhibit)
+    return _rows_off(exhibit)
 
 
-def _wholly_off(exhibit: Exhibit) -> Hit | None:
-    broken, rows = exhibit.kinds.broken, exhibit.sample
-    others = exhibit.kinds.wide.sum() + exhibit.kinds.exchanged.sum()
-    if not broken.any() or broken.mean() > BROKEN_AT_MOST or broken.sum() < MINOR * others:
+def _rows_off(exhibit: Exhibit) -> Hit | None:
+    broken, constant, rows = exhibit.kinds.broken, exhibit.kinds.constant, exhibit.sample
+    stretches = stretches_of(exhibit)
+    spoilt = stretches.rows if stretches is not None and _is_spoilt(stretches) else np.zeros(rows.rows, dtype=bool)
+    off = broken | spoilt
+    others = (exhibit.kinds.wide & ~spoilt).sum() + exhibit.kinds.exchanged.sum()
+    if not off.any() or (off & ~constant).mean() > SINGLE_ROWS or off.sum() < MINOR * others:
         return None
-    share = _median(rows.share(rows.big)[broken])
-    text = (
-        f"{int(broken.sum()):,} of {rows.rows:,} rows are wholly off ({share:.0%} of their tokens with |d| above "
-        f"{BIG:g}, {int(exhibit.kinds.constant.sum()):,} of them constant on one side), the others agree; "
-        f"first: {exhibit.place(int(np.flatnonzero(broken)[0]))}"
-    )
-    return Hit(text, 0.85, {"rows": int(broken.sum()), "rows_share": float(broken.mean())})
-
-
-def _few_stretches(exhibit: Exhibit) -> Hit | None:
-    """One bad stretch in rows that are too few for a mask to be at fault, where it costs a limit."""
-    kinds, rows = exhibit.kinds, exhibit.sample
-    off = kinds.broken | (kinds.wide & (rows.sums(rows.big) >= STRETCH_TOKENS))
-    stretched = off & kinds.wide
-    if not stretched.any() or not _few(kinds.broken | kinds.wide) or off.mean() > BROKEN_AT_MOST:
-        return None
-    if off.sum() < MINOR * kinds.exchanged.sum() or not exhibit.past_limits:
-        return None
-    place, length = _stretches(exhibit, stretched)
-    text = (
-        f"{int(off.sum()):,} of {rows.rows:,} rows have a stretch of |d| above {BIG:g} ({place} of the response, some "
-        f"{length:.0f} tokens), the others agree; first: {exhibit.place(int(np.flatnonzero(off)[0]))}"
-    )
-    return Hit(text, 0.7, {"rows": int(off.sum()), "rows_share": float(off.mean()), "tokens": length})
-
-
-def _few(rows: Flags) -> bool:
-    """Too few to be a fault of the mask, which is the same for many."""
-    return bool(rows.sum() < EDGE_ROWS or rows.mean() < EDGE_SHARE)
+    texts = []
+    if broken.any():
+        texts.append(
+            f"{int(broken.sum()):,} of {rows.rows:,} rows are wholly off ({_median(rows.share(rows.big)[broken]):.0%} "
+            f"of their tokens with |d| above {BIG:g}, {int(constant.sum()):,} of them constant on one side)"
+        )
+    if stretches is not None and spoilt.any():
+        texts.append(stretches.text)
+    text = f"{'; '.join(texts)}; first: {exhibit.place(int(np.flatnonzero(off)[0]))}"
+    figures = {"rows": int(off.sum()), "rows_share": float(off.mean())}
+    return Hit(text, 0.85 if broken.any() else 0.7, figures)
 
 
 def _median(values: NDArray[np.floating[Any]]) -> float:

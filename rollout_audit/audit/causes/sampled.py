@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LAGS", "MISFIT", "Partners", "SampledRows", "fisher_z"]
+__all__ = ["BIG", "CERTAIN", "LAGS", "MISFIT", "Partners", "SampledRows", "fisher_z", "log_odds"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -19,6 +19,8 @@ Flags = NDArray[np.bool_]
 LAGS = (-3, -2, -1, 0, 1, 2, 3)
 BIG = 1.5
 """A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
+CERTAIN = -0.01
+"""Log-prob of a token of which a side is certain"""
 MISFIT = 0.5
 """A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
 ONE_TEXT = 0.2
@@ -37,6 +39,11 @@ def fisher_z(correlation: Array, pairs: Array) -> Array:
     """Standard errors of a correlation above 0: atanh(c)·√(n − 3), 0 below four pairs."""
     bounded = np.clip(correlation, -0.999999, 0.999999)
     return np.asarray(np.arctanh(bounded) * np.sqrt(np.maximum(pairs - 3.0, 0.0)))
+
+
+def log_odds(log_prob: Array) -> Array:
+    """Of log-probs below 0."""
+    return np.asarray(log_prob - np.log(-np.expm1(log_prob)))
 
 
 class Rests(NamedTuple):
@@ -144,12 +151,21 @@ class SampledRows:
     @cached_property
     def big(self) -> Flags:
         """[tokens] |d| above BIG and above ten medians: what even noise does not do."""
-        return np.asarray(np.abs(self.log_ratio) > max(BIG, 10.0 * self.typical))
+        return np.asarray(np.abs(self.log_ratio) > self.big_from)
+
+    @cached_property
+    def big_from(self) -> float:
+        return max(BIG, 10.0 * self.typical)
 
     @cached_property
     def appended(self) -> Flags:
-        """[rows] whose last token is certain to the rollout side, exactly, and below e^−1 to the trainer."""
-        return np.asarray((self.rollout[self.last] == 0.0) & (self.training[self.last] < -1.0))
+        """[rows] whose last token is certain to the rollout side and below e^−1 to the trainer."""
+        return self.certain[self.last]
+
+    @cached_property
+    def certain(self) -> Flags:
+        """[tokens] that are certain to the rollout side, or nearly, and below e^−1 to the trainer."""
+        return np.asarray((self.rollout > CERTAIN) & (self.training < -1.0))
 
     @cached_property
     def compared(self) -> Flags:
@@ -167,6 +183,12 @@ class SampledRows:
         if not self.rows:
             return np.zeros((*values.shape[:-1], 0))
         return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
+
+    def spread(self, values: Array) -> Array:
+        """[rows] greatest value less the least."""
+        if not self.rows:
+            return np.zeros(0)
+        return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
 
     def share(self, flags: Flags) -> Array:
         """[rows] share of the row's tokens that are flagged."""

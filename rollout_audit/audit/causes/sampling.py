@@ -10,7 +10,7 @@ import numpy as np
 
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.sampled import Array, Flags
+from rollout_audit.audit.causes.sampled import Array, Flags, log_odds
 from rollout_audit.corrections.model import SAFETY_CLAMP
 
 __all__ = ["temperature", "truncated_sampling"]
@@ -20,6 +20,7 @@ LEAST = 40
 SURE = 4.0
 """Standard errors of a share from a half"""
 FEW = 10
+CONFIDENT = -0.7, -0.02
 ONE_SIDED_CONFIDENT = 0.85
 ONE_SIDED = 0.7
 """Even noise gives 0.5, a small bias 0.63 at most in what was recorded"""
@@ -29,9 +30,13 @@ MASS_MISSING, SURE_OF_MASS = 0.97, 6.0
 """Sound recordings have a mean ratio of 0.992 to 1.003, at most 2.6 standard errors from 1"""
 NEARLY_ALL = 0.95
 """What renormalising alone gives: the mass that a top-k keeps may differ from token to token, its sign does not"""
-ALIKE = 0.5
+ALIKE, NEARLY_ALIKE = 0.5, 0.8
 """A factor on the ratio moves sure and unsure tokens alike; a temperature leaves the sure ones where they are"""
+CORRELATED = 0.7
+"""Less, and it is a line through one blob: tokens that all have one probability show no slope"""
 EXPLAINED = 0.5
+EXACT, LEAST_TURN = 0.9, 0.05
+"""Share of the variance of the distance, and distance of the slope from 1, where a line says it all"""
 LEAST_SHIFT = 0.02
 CERTAIN = -1e-6
 """A token that was all of the nucleus lost what the others had, whatever that was: it says nothing about its size"""
@@ -54,10 +59,6 @@ class _Bands:
 
     def between(self, low: float, high: float) -> Flags:
         return np.asarray((self.middle > low) & (self.middle <= high))
-
-    @property
-    def confident(self) -> Flags:
-        return self.between(-0.7, -0.02)
 
     def median(self, low: float, high: float, least: int = FEW) -> float | None:
         """Median d of a band; None where it has too few tokens."""
@@ -84,25 +85,43 @@ def _bands(exhibit: Exhibit) -> _Bands:
 def temperature(exhibit: Exhibit) -> Hit | None:
     """log-odds against log-odds of likely tokens is a straight line of slope 1/T, whatever the other tokens are."""
     bands = _bands(exhibit)
-    d = bands.d[bands.confident]
-    if len(d) < LEAST or not _is_one_sided(d, ONE_SIDED_CONFIDENT):
+    found = _exact_line(bands) or _leaning_line(bands)
+    if found is None:
         return None
-    alike, unlikely, sign = bands.sure_against_unsure, bands.unlikely, np.sign(np.median(d))
-    if (alike is not None and alike >= ALIKE) or (unlikely is not None and unlikely * sign > 0):
-        return None
-    fit = _log_odds_slope(bands)
-    if fit is None:
-        return None
-    slope, explained = fit
-    if explained < EXPLAINED or (slope - 1.0) * sign <= 0:
-        return None
+    slope, explained = found.slope, found.explained
+    medians = {"of 0.5 to 0.98": bands.median(*CONFIDENT), "below e^−3": bands.unlikely}
+    told = " and ".join(f"{m:+.3f} for tokens {which}" for which, m in medians.items() if m is not None)
     text = (
-        f"log-odds of the trainer are {slope:.2f} times those of the rollout side for tokens above 0.6, which explains "
-        f"{explained:.0%} of their distance; median d is {np.median(d):+.3f} there"
-        + ("" if unlikely is None else f" and {unlikely:+.3f} below e^−3")
-        + f": {_temperature_text(slope)}"
+        f"the trainer's {found.of} are {slope:.2f} times the rollout side's, which explains {explained:.0%} of their "
+        f"distance{f'; median d is {told}' if told else ''}: {_temperature_text(slope)}"
     )
     return Hit(text, min(explained, 0.95), {"temperature": _temperature(slope), "slope": slope, "explained": explained})
+
+
+def _exact_line(bands: _Bands) -> _Line | None:
+    """One that leaves hardly anything: of log-probs where all contexts have like distributions, or of log-odds."""
+    log_probs = _line(bands.rollout, bands.training, "log-probs")
+    if log_probs is not None and log_probs.is_exact:
+        return log_probs
+    line = _log_odds_line(bands)
+    return line if line is not None and line.is_exact and _turns(bands, NEARLY_ALIKE) else None
+
+
+def _leaning_line(bands: _Bands) -> _Line | None:
+    """Of log-odds, where likely tokens lean one way as it says."""
+    d, line = bands.d[bands.between(*CONFIDENT)], _log_odds_line(bands)
+    if line is None or line.explained < EXPLAINED or len(d) < LEAST:
+        return None
+    leans = _is_one_sided(d, ONE_SIDED_CONFIDENT) and (line.slope - 1.0) * np.median(d) > 0
+    return line if leans and _turns(bands, ALIKE) else None
+
+
+def _turns(bands: _Bands, alike: float) -> bool:
+    """Sure tokens are moved less than unsure ones, and unlikely ones the other way, where there are enough."""
+    ratio, unlikely, likely = bands.sure_against_unsure, bands.unlikely, bands.median(*CONFIDENT)
+    if unlikely is not None and likely is not None and unlikely * likely > 0:
+        return False
+    return ratio is None or ratio < alike
 
 
 def _temperature(slope: float) -> float:
@@ -118,23 +137,38 @@ def _temperature_text(slope: float) -> str:
     return f"rollout log-probs at T ≈ {estimate}, while the trainer does not divide ({other})"
 
 
-def _log_odds_slope(bands: _Bands) -> tuple[float, float] | None:
-    """Orthogonal regression (equal errors on both sides), and the share of the squared distance it explains."""
+class _Line(NamedTuple):
+    """Of the trainer's values against the rollout's."""
+
+    slope: float
+    explained: float
+    """share of their squared distance"""
+    turned: float
+    """share of the variance of their distance, which a factor on the ratio does not explain"""
+    of: str
+
+    @property
+    def is_exact(self) -> bool:
+        return self.turned >= EXACT and abs(self.slope - 1.0) >= LEAST_TURN
+
+
+def _log_odds_line(bands: _Bands) -> _Line | None:
+    """Of likely tokens, for which it is straight whatever the other tokens are."""
     chosen = (bands.middle > np.log(0.6)) & (bands.training < -1e-3) & (bands.rollout < -1e-3)
-    if chosen.sum() < LEAST:
+    return _line(log_odds(bands.rollout[chosen]), log_odds(bands.training[chosen]), "log-odds of tokens above 0.6")
+
+
+def _line(x: Array, y: Array, of: str) -> _Line | None:
+    """By orthogonal regression (equal errors on both sides)."""
+    if len(x) < LEAST:
         return None
-    x, y = _log_odds(bands.rollout[chosen]), _log_odds(bands.training[chosen])
     (vx, c), (_, vy) = np.cov(x, y)
-    if c <= 0:
+    if min(vx, vy) < 1e-9 or c < CORRELATED * np.sqrt(vx * vy):
         return None
     slope = float((vy - vx + np.sqrt((vy - vx) ** 2 + 4 * c * c)) / (2 * c))
-    rest = y - y.mean() - slope * (x - x.mean())
-    distance = float(np.mean((y - x) ** 2))
-    return slope, 1.0 - float(np.mean(rest**2)) / distance if distance else 0.0
-
-
-def _log_odds(log_prob: Array) -> Array:
-    return np.asarray(log_prob - np.log(-np.expm1(log_prob)))
+    rest = float(np.mean((y - y.mean() - slope * (x - x.mean())) ** 2))
+    distance, spread = float(np.mean((y - x) ** 2)), float(np.var(y - x))
+    return _Line(slope, 1.0 - rest / max(distance, 1e-30), 1.0 - rest / max(spread, 1e-30), of)
 
 
 def truncated_sampling(exhibit: Exhibit) -> Hit | None:

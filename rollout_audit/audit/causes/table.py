@@ -38,26 +38,35 @@ DETECTORS: tuple[Detector, ...] = (
              "genuine zeros have the other side near 0 as well; tool or prompt tokens inside the mask stand in runs",
              "mask these tokens out, or record their log-probs; --on-fault drop leaves such rows out and counts them"),
     Detector("top1_recorded", "error", top1_recorded,
-             "rows in which, of three or more tokens that the trainer puts below e^−2, four fifths stand a whole nat "
-             "higher and none low on the rollout side while likely tokens agree; eight such tokens in all. Sound rows "
-             "have none",
-             "truncated sampling moves d by one bounded amount; a shift scatters d to both sides",
-             "take the log-prob of the sampled token from the engine's per-position entries, not the first entry"),
+             "rows in which, of three or more tokens that one side puts below e^−2, four fifths stand a whole nat "
+             "higher and none low on the other side and log-odds of likely tokens agree within a half; in up to "
+             "half of the rows, tokens that the other side finds likely must have been missed no oftener than "
+             "twice what it says itself; eight such tokens in all. Sound rows have none",
+             "truncated sampling moves d by one bounded amount; a temperature moves likely tokens as well; a shift "
+             "scatters d to both sides",
+             "take the log-prob of the sampled token from the per-position entries of the side that is named, not "
+             "the first entry"),
     Detector("broken_rows", "error", broken_rows,
-             "NaN, infinite, null or constant log-probs; or up to half of the rows with |d| above 1.5 (and above ten "
-             "medians) on 30% of their tokens. The worst row of the recorded runs has 18%",
-             "a shift or an exchange would fit elsewhere; heavy tails are spread over all rows",
+             "NaN, infinite, null or constant log-probs; rows that move by less than 0.1 on one side while the other"
+             " is off; or up to half of the rows with |d| above 1.5 (and above ten medians) on 30% of their tokens, "
+             "or over one stretch of eight such tokens (or 30% of the row) with one sign throughout. The worst row "
+             "of the recorded runs has 18%",
+             "a shift or an exchange would fit elsewhere; heavy tails are spread over all rows; of a stretch, "
+             "log-probs alone cannot tell whether its tokens were sampled: where they are tool output or padding, "
+             "the mask is too wide",
              "see which requests these were (speculative decoding, preemption, one bad replica); leave them out"),
     Detector("synthetic_eos", "warning", synthetic_eos,
-             "last tokens with a rollout log-prob of exactly 0.0 and the trainer below −1; or |d| above 1.5 in a tenth "
-             "of the last tokens (three at least) and ten times as often as elsewhere",
+             "last tokens with the trainer below −1 and a rollout log-prob of exactly 0.0, or above −0.01 in three "
+             "rows; or |d| above 1.5 in three last tokens; either ten times as often as elsewhere",
              "a mask too wide at the end would show more than one token a row",
              "record the engine's own log-prob of the end token, or mask tokens that the framework appends"),
     Detector("mask_too_wide", "warning", mask_too_wide,
-             "in three rows and 5% of them one stretch where three of five neighbours have |d| above 1.5, and under "
-             "10% of such tokens outside; or eight placeholders of 0.0 in runs; or rows that end in constants where "
-             "there is no mask",
-             "broken rows are off all over; heavy tails are single tokens",
+             "one stretch where three of five neighbours have |d| above 1.5, and under 10% of such tokens outside; "
+             "with both signs, or one side near 0 throughout, or in more than half of the rows; in three rows and 5%"
+             " of them that hold a third of such tokens, or of eight such tokens (or 30% of the row); or eight "
+             "placeholders of 0.0 in runs; or rows that end in constants where there is no mask",
+             "broken rows are off all over, or over a stretch on one side alone, and that in some rows only; heavy "
+             "tails are single tokens",
              "set the mask to 0 on prompt, tool output and padding: only sampled tokens have a rollout log-prob"),
     Detector("identical_columns", "warning", identical_columns,
              "d is exactly 0 on 100 tokens or more: the whole dump or whole steps",
@@ -65,7 +74,8 @@ DETECTORS: tuple[Detector, ...] = (
              "map the two columns apart, or record the recompute: in bypass mode a KL of 0 is no evidence of health"),
     Detector("temperature", "warning", temperature,
              "85% of the tokens between 0.5 and 0.98 lean one way, unlikely ones the other, and a line through the "
-             "log-odds explains half of their squared distance; even noise leans 50%, and a line explains little",
+             "log-odds explains half of their squared distance; or a line through log-odds or log-probs explains 90%"
+             " of the variance of their distance; even noise leans 50%, and a line explains little",
              "truncated sampling moves sure and unsure tokens by the same amount; stale weights lean no way",
              "let both sides report log-probs at the sampling temperature (vLLM: processed_logprobs); dividing "
              "recorded log-probs by T does not repair them"),

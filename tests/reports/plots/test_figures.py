@@ -230,7 +230,7 @@ class TestDensity:
 class TestPresets:
     def test_the_title_counts_what_a_reader_counts(self, audited: Audited) -> None:
         figure = drawn("presets", audited("all_rejected"))
-        assert title(figure) == "41 of 68 presets within the health limits; 21 mask 100% of the tokens"
+        assert title(figure) == "42 of 69 presets within the health limits; 21 mask 100% of the tokens"
         rows = {group[0].name: len(group) for group in alike(audited("all_rejected").corrections)}
         full = [t.get_text() == "100%" for t in figure.axes[1].texts]
         assert sum(rows[name] for name, whole in zip(names(figure.axes[0]), full, strict=True) if whole) == 21
@@ -264,7 +264,7 @@ class TestPresets:
         assert set(modes[:first_bypass]) == {Mode.DECOUPLED}
         assert set(modes[first_bypass:]) == {Mode.BYPASS}
         bold = [t.get_text() for t in axes.get_yticklabels() if t.get_fontweight() == "bold"]
-        assert bold == ["decoupled_token_is +9"]
+        assert bold == ["decoupled_token_is +10"]
 
     def test_the_reference_gives_its_row_the_name(self, ageing: Report) -> None:
         settings = ageing.settings.model_copy(update={"reference": "slime_tis"})
@@ -447,7 +447,7 @@ class TestFrontier:
         axes = drawn("frontier", audited("beyond_safety_bound")).axes[0]
         labels = [text.get_text() for text in axes.texts if getattr(text, "arrow_patch", None)]
         assert len(labels) == MOST_LABELS
-        assert {"decoupled_token_is +7", "decoupled_token_icepop +4", "token_is_rs"} < set(labels)
+        assert {"decoupled_token_is +7", "decoupled_token_icepop +5", "token_is_rs"} < set(labels)
         diamonds = [m for m in axes.lines if m.get_marker() == "D"]
         assert len({(m.get_xdata()[0], m.get_ydata()[0]) for m in diamonds}) == len(diamonds) > MOST_LABELS
 

@@ -20,12 +20,13 @@ from rollout_audit.errors import OldGoldenError, ReportError, UsageError, amount
 from rollout_audit.golden.compare import Comparison, Mask, compare, compare_masks, rank
 from rollout_audit.golden.figures import Figure, FigureKey, figures_of
 from rollout_audit.golden.file import read_golden, update_command, write_golden
+from rollout_audit.golden.following import follow_masks
 from rollout_audit.golden.model import Golden, golden_of
 from rollout_audit.golden.notes import remarks_on, unlogged
 from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.run import TrainerRun, recorded_run, trainer_run
 from rollout_audit.golden.settings import gates_of, settings, tolerances_of
-from rollout_audit.golden.tolerances import MASK, tolerances_for
+from rollout_audit.golden.tolerances import MASK, is_held, tolerances_for
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -273,8 +274,10 @@ def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, objec
     masks = {FigureKey.parse(text): mask for text, mask in old.masks.items()}
     tolerances = tolerances_for({key.name for key in (*expected, *masks)}, old.tolerances, asked)
     got, whole = figures_of(audited.report, audited.logged), old.is_whole
-    figures = compare(expected, got, tolerances, whole=whole)
-    return sorted([*figures, *compare_masks(masks, audited.masks, tolerances, whole=whole)], key=rank)
+    was, now = ({k: f for k, f in x.items() if is_held(k.name, old.tolerances, asked)} for x in (expected, got))
+    left = compare_masks(masks, audited.masks, tolerances, whole=whole)
+    figures = follow_masks(compare(was, now, tolerances, whole=whole), left)
+    return sorted([*figures, *left], key=rank)
 
 
 def _lines(golden: str | os.PathLike[str]) -> dict[str, int]:

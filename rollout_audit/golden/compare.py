@@ -12,7 +12,7 @@ from rollout_audit.dumps.naming import natural_key
 from rollout_audit.golden.figures import Figure, FigureKey
 from rollout_audit.golden.tolerances import Tolerance, default_tolerance, is_counted
 
-__all__ = ["VERDICTS", "Comparison", "Mask", "Verdict", "compare", "compare_masks", "rank"]
+__all__ = ["EDGE_SENSITIVE", "VERDICTS", "Comparison", "Mask", "Verdict", "compare", "compare_masks", "rank"]
 
 Number = float | int | None
 Verdict = Literal["worse", "unmeasured", "better", "new", "same"]
@@ -20,6 +20,7 @@ VERDICTS: tuple[Verdict, ...] = ("worse", "unmeasured", "better", "new", "same")
 """Worst first"""
 WHOLE = 1e-6
 """Of one token or sequence: more than the rounding of a share, less than any that is there"""
+EDGE_SENSITIVE = "edge-sensitive"
 OTHER_TOKENS = "as many, but other tokens"
 OTHER_ROWS = "none either, but the responses or their masks are others"
 LARGEST = int(sys.float_info.max)
@@ -50,6 +51,11 @@ class Comparison:
     @property
     def changed(self) -> bool:
         return self.verdict != "same" or (bool(self.note) and not self.is_null)
+
+    @property
+    def is_edge_sensitive(self) -> bool:
+        """The same but for values within rounding of a threshold."""
+        return self.verdict == "same" and self.note.startswith(EDGE_SENSITIVE)
 
     @property
     def is_null(self) -> bool:
@@ -140,7 +146,7 @@ def _mask_row(key: FigureKey, was: Mask, now: Mask | None, tolerance: Tolerance)
     if was.digest == now.digest:
         verdict = "same"
     elif verdict is None and edge and was.beside_edge == now.beside_edge:
-        verdict, note = "same", f"edge-sensitive: other tokens only among {edge} within rounding of a threshold"
+        verdict, note = "same", f"{EDGE_SENSITIVE}: other tokens only among {edge} within rounding of a threshold"
     elif verdict is None and difference:
         verdict = "worse" if _is_worse(was.removed, now.removed, tolerance.direction) else "better"
     elif verdict is None:
@@ -175,7 +181,7 @@ def _count(was: float, now: float, expected: Figure, got: Figure) -> tuple[Verdi
     if units <= WHOLE:
         return "same", ""
     if units <= edge + WHOLE:
-        return "same", f"edge-sensitive: {units:.0f} of {edge} within rounding of the threshold"
+        return "same", f"{EDGE_SENSITIVE}: {units:.0f} of {edge} within rounding of the threshold"
     return None, ""
 
 

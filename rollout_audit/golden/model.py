@@ -16,7 +16,7 @@ from rollout_audit.audit.report import Report
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.golden.compare import Mask
 from rollout_audit.golden.figures import FigureKey, figures_of
-from rollout_audit.golden.tolerances import Tolerance, tolerances_for
+from rollout_audit.golden.tolerances import Tolerance, is_held, tolerances_for
 from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of"]
@@ -167,7 +167,8 @@ def golden_of(
         logged: step → what that trainer would have logged of it.
         masks: which tokens the corrections leave.
     """
-    figures, left = figures_of(report, logged), masks or {}
+    every, left = figures_of(report, logged), masks or {}
+    figures = {key: figure for key, figure in every.items() if is_held(key.name, recorded, asked)}
     measured = {key: figure for key, figure in figures.items() if figure.value is not None}
     digests = {file.name: file.digest for file in report.inputs}
     nulls = {str(key): figure.reason for key, figure in figures.items() if figure.value is None}

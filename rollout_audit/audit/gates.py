@@ -158,6 +158,8 @@ def exit_code(results: Sequence[GateResult]) -> int:
 def evaluate(gate: Gate, report: Report) -> GateResult:
     """Hold a gate against a report.
 
+    A median of the steps that could be measured is not that of all: where one could not, neither can the gate tell.
+
     Raises:
         UsageError: no such preset, metric or step in the report.
     """
@@ -165,17 +167,17 @@ def evaluate(gate: Gate, report: Report) -> GateResult:
         return _by_level(gate, report)
     values = _values(gate, report)
     measured = [v for v in values if v is not None]
-    unmeasured = not measured or (gate.scope == "any-step" and len(measured) < len(values))
-    if not measured:
-        return GateResult(gate, None, failed=False, unmeasured=True, text=f"{gate.text}: nothing to compare, null")
-    compare = OPERATORS[gate.op]
-    hits = [v for v in measured if compare(v, gate.value)]
-    shown = hits[0] if hits else measured[0]
+    lacking = len(values) - len(measured)
+    if not measured or (lacking and gate.scope == "median"):
+        of = f" in {lacking} of {len(values)} steps" if gate.scope in ("median", "any-step") else ""
+        return GateResult(gate, None, failed=False, unmeasured=True, text=f"{gate.text}: nothing to compare, null{of}")
+    held = [median(measured)] if gate.scope == "median" else measured
+    hits = [v for v in held if OPERATORS[gate.op](v, gate.value)]
+    shown = hits[0] if hits else held[0]
     verdict = "holds" if hits else "does not hold"
-    lacking = f", {len(values) - len(measured)} without a value" if len(measured) < len(values) else ""
-    return GateResult(
-        gate, shown, bool(hits), unmeasured and not hits, f"{gate.text}: {verdict}, value {shown:.6g}{lacking}"
-    )
+    rest = f", {lacking} without a value" if lacking else ""
+    text = f"{gate.text}: {verdict}, value {shown:.6g}{rest}"
+    return GateResult(gate, shown, failed=bool(hits), unmeasured=bool(lacking) and not hits, text=text)
 
 
 def _by_level(gate: Gate, report: Report) -> GateResult:
@@ -194,11 +196,7 @@ def _values(gate: Gate, report: Report) -> list[Number]:
         if not steps:
             known = ", ".join(str(s.step) for s in report.steps[:10])
             raise UsageError(f"{gate.origin} {gate.text!r}: no step {gate.scope} in the dump; steps are {known}")
-    values = [_of_step(gate, step, report) for step in steps]
-    if gate.scope == "median":
-        measured = [v for v in values if v is not None]
-        return [median(measured)] if measured else [None]
-    return values
+    return [_of_step(gate, step, report) for step in steps]
 
 
 def _pooled(gate: Gate, report: Report) -> Number:

@@ -18,6 +18,7 @@ from rollout_audit.errors import OldGoldenError, ReportError, suggest
 from rollout_audit.golden.figures import FigureKey
 from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
 from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold, is_logged
+from rollout_audit.reports.utf8 import utf8
 
 __all__ = ["read_golden", "update_command", "write_golden"]
 
@@ -72,7 +73,7 @@ def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
     fresh = target.with_name(f".{target.name}-{uuid4().hex[:12]}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(golden.to_text(), encoding="utf-8", newline="\n")
+        fresh.write_bytes(utf8(golden.to_text()))
         if target.exists():
             shutil.copymode(target, fresh)
         fresh.replace(target)

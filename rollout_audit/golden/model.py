@@ -17,6 +17,7 @@ from rollout_audit.dumps.naming import natural_key
 from rollout_audit.golden.compare import Mask
 from rollout_audit.golden.figures import FigureKey, figures_of
 from rollout_audit.golden.tolerances import Tolerance, is_held, tolerances_for
+from rollout_audit.reports.utf8 import utf8_as_named
 from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of"]
@@ -212,4 +213,4 @@ def _inline(value: object) -> str:
 
 def _joint_digest(digests: Mapping[str, str]) -> str:
     lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
-    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(utf8_as_named(lines)).hexdigest()

@@ -34,6 +34,7 @@ class Settings:
 
     file: str
     tree: Mapping[str, Any] = field(default_factory=dict)
+    path: Path | None = None
 
     def refuse(self, where: str, value: object, reason: str) -> UsageError:
         return UsageError(f"{self.file}: {where} = {value!r}: {reason}")
@@ -54,9 +55,9 @@ def settings(start: Path | None = None) -> Settings:
     here = (start or Path.cwd()).absolute()
     for folder in (here, *here.parents):
         if (file := folder / OWN_FILE).is_file():
-            return Settings(_named(file), _toml(file))
+            return Settings(_named(file), _toml(file), file)
         if (file := folder / PROJECT_FILE).is_file() and (table := _table(_toml(file))) is not None:
-            return Settings(f"{_named(file)} [tool.{TABLE}]", table)
+            return Settings(f"{_named(file)} [tool.{TABLE}]", table, file)
     return NO_SETTINGS
 
 

@@ -118,6 +118,30 @@ def test_a_bounded_ess_does_not_pass_a_gate_that_the_raw_one_fails(
     assert evaluate(parse_gate(text), one_wild_token).failed is failed
 
 
+@pytest.mark.parametrize(
+    ("scope", "op", "verdict"),
+    [
+        ("median", "> 0.9", "unmeasured"),
+        ("median", "< 0.9", "unmeasured"),
+        ("any-step", "> 0.9", "unmeasured"),
+        ("any-step", "< 0.9", "failed"),
+        ("0", "< 0.9", "failed"),
+        ("1", "< 0.9", "unmeasured"),
+    ],
+)
+def test_a_gate_over_steps_of_which_one_has_no_value_cannot_tell(
+    scope: str, op: str, verdict: str, tmp_path: Path
+) -> None:
+    """A median of the steps that are left is not that of all."""
+    pairs = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
+    for step, more in enumerate(({"reward": [0.5]}, {})):
+        dump_of(tmp_path / str(step), **pairs, **more, step=[step])
+    result = evaluate(parse_gate(f"kept_reward_mean@{scope} {op}"), audited(tmp_path))
+    assert result.verdict == verdict
+    if scope == "median":
+        assert result.text.endswith("nothing to compare, null in 1 of 2 steps")
+
+
 def test_a_gate_that_no_report_could_answer_is_refused_at_once() -> None:
     with pytest.raises(ra.UsageError, match="no metric 'kl_k33'; did you mean 'kl_k3'"):
         check_names([parse_gate("kl_k33 > 1")], [])

@@ -270,7 +270,7 @@ def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) 
 
 def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:
     expected = {FigureKey.parse(text): Figure(None, reason) for text, reason in old.nulls.items()}
-    expected |= {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
+    expected |= {FigureKey.parse(t): Figure(v) for t, v in old.figures.items()}
     masks = {FigureKey.parse(text): mask for text, mask in old.masks.items()}
     tolerances = tolerances_for({key.name for key in (*expected, *masks)}, old.tolerances, asked)
     got, whole = figures_of(audited.report, audited.logged), old.is_whole

@@ -133,7 +133,9 @@ class Golden(Readable):
     @property
     def gaps(self) -> list[str]:
         """What does not fit together, as where lines were deleted or lost in a merge; tolerances may be edited."""
-        return [*self._lost, *(["digest is not that of digests"] if self.digest != _joint_digest(self.digests) else [])]
+        digest = ["digest is not that of digests"] if self.digest != _joint_digest(self.digests) else []
+        masks = [f"masks.{key}: edge without other" for key, m in self.masks.items() if (m.edge > 0) != bool(m.other)]
+        return [*self._lost, *digest, *masks[:1]]
 
     def to_text(self) -> str:
         """JSON, one figure a line, keys sorted with numbers as numbers."""

@@ -45,6 +45,10 @@ METRICS = (*COUNTS, MASK, *CATALOGUE)
 """Every name that may have a tolerance; a trainer's own metrics, `TRAINER:METRIC`, are the trainer's to name"""
 
 
+def _spelt(word: object) -> object:
+    return SPELT.get(word, word) if isinstance(word, str) else word
+
+
 class Tolerance(BaseModel):
     """A figure is the same where |got − expected| ≤ atol + rtol · |expected|; beyond it `direction` says what is worse.
 
@@ -55,9 +59,9 @@ class Tolerance(BaseModel):
 
     atol: float = Field(default=1e-12, ge=0)
     rtol: float = Field(default=1e-6, ge=0)
-    direction: Annotated[Worse, BeforeValidator(lambda word: SPELT.get(word, word))] = Field(
-        default="neither", description="which way is worse; neither: every change is"
-    )
+    direction: Annotated[
+        Worse, BeforeValidator(lambda word: SPELT.get(word, word) if isinstance(word, str) else word)
+    ] = Field(default="neither", description="which way is worse; neither: every change is")
 
 
 def is_counted(metric: str) -> bool:

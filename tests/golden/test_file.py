@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.__main__ import main
 from rollout_audit.errors import ReportError, UsageError
 from rollout_audit.golden.file import read_golden
 from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
@@ -240,6 +241,43 @@ def test_an_update_replaces_a_file_of_an_older_schema_and_no_other(dump: Path, g
     with pytest.raises(ReportError, match="not a golden file"):
         ra.check(opened, golden, update=True)
     assert golden.read_text() == '{"mine": 1}'
+
+
+def test_the_command_for_an_older_file_reads_the_dump_as_it_did(dump: Path, golden: Path) -> None:
+    made = ra.open_dump(dump)
+    golden.unlink()
+    ra.check(made, golden, update=True, presets=["token_rs", "seq_rs"], limit=3, gates=[], tolerances={})
+    text = golden.read_text()
+    golden.write_text(text.replace(f'"version": {GOLDEN_VERSION}', '"version": 0'))
+    with pytest.raises(ReportError) as error:
+        ra.check(made, golden, dumps=[str(dump)])
+    assert "tolerances that were edited in it are not taken over: set them in [check.metrics]" in str(error.value)
+    command = shlex.split(str(error.value).partition("make it anew with: ")[2])
+    assert main(command[1:]) == 0
+    assert golden.read_text() == text
+
+
+@pytest.mark.parametrize(("version", "said"), [("true", "True"), ('"1"', "'1'"), ("null", "None"), ("1.0", "1.0")])
+def test_a_version_that_is_no_whole_number(version: str, said: str, golden: Path) -> None:
+    golden.write_text(golden.read_text().replace(f'"version": {GOLDEN_VERSION}', f'"version": {version}'))
+    with pytest.raises(ReportError, match=f"golden version {said}, expected a whole number"):
+        read_golden(golden)
+
+
+@pytest.mark.parametrize("direction", ["[]", "{}", "3", '"sideways"'])
+def test_a_direction_that_is_none(direction: str, golden: Path) -> None:
+    golden.write_text(golden.read_text().replace('"direction": "away from 0"', f'"direction": {direction}', 1))
+    with pytest.raises(ReportError, match=r"damaged golden file, tolerances\.\w+\.direction: "):
+        read_golden(golden)
+
+
+def test_a_mask_with_half_of_its_edge(dump: Path, golden: Path) -> None:
+    tree = json.loads(golden.read_text())
+    key = next(iter(tree["masks"]))
+    tree["masks"][key]["edge"] = 5
+    golden.write_text(json.dumps(tree))
+    result = ra.check(ra.open_dump(dump), golden)
+    assert (result.exit_code, result.gaps) == (2, [f"masks.{key}: edge without other"])
 
 
 def test_an_update_keeps_the_tolerances_of_the_old_file(golden: Path, dump: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +25,7 @@ __all__ = [
     "check_names",
     "evaluate",
     "exit_code",
+    "gates_in",
     "is_step",
     "judge_gates",
     "parse_gate",
@@ -95,22 +96,32 @@ class GateResult:
         return "unmeasured" if self.unmeasured else "passed"
 
 
-def parse_gate(text: str) -> Gate:
+def parse_gate(text: str, origin: str = "--fail-on") -> Gate:
     """Read a gate.
 
     Raises:
         UsageError: it does not follow the grammar.
     """
     if text in ("critical", "warn"):
-        return Gate(text, level="critical" if text == "critical" else "warn")
+        return Gate(text, level="critical" if text == "critical" else "warn", origin=origin)
     match = _GRAMMAR.fullmatch(text)
     if match is None:
-        raise UsageError(f"--fail-on {text!r}: {HOW}")
+        raise UsageError(f"{origin} {text!r}: {HOW}")
     parts = match.groupdict()
     scope = parts["scope"] or "pooled"
     if scope not in SCOPES and not is_step(scope):
-        raise UsageError(f"--fail-on {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
-    return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], _number(parts["value"], text))
+        raise UsageError(f"{origin} {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
+    value = _number(parts["value"], f"{origin} {text!r}")
+    return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], value, origin=origin)
+
+
+def gates_in(texts: Iterable[str], origin: str = "--fail-on") -> list[Gate]:
+    """Each gate, and each of a family that is named.
+
+    Raises:
+        UsageError: as `parse_gate`.
+    """
+    return [parse_gate(gate, origin) for text in texts for gate in FAMILIES.get(text.strip(), [text])]
 
 
 def check_names(gates: Sequence[Gate], corrections: Collection[str]) -> None:
@@ -247,11 +258,11 @@ def is_step(scope: str) -> bool:
     return digits.isascii() and digits.isdigit()
 
 
-def _number(text: str, gate: str) -> float:
+def _number(text: str, where: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise UsageError(f"--fail-on {gate!r}: {text!r} is no number; {HOW}") from None
+        raise UsageError(f"{where}: {text!r} is no number; {HOW}") from None
     if math.isnan(number):
-        raise UsageError(f"--fail-on {gate!r}: nothing compares with nan; {HOW}")
+        raise UsageError(f"{where}: nothing compares with nan; {HOW}")
     return number

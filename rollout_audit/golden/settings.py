@@ -18,7 +18,7 @@ from rollout_audit.errors import UsageError, suggest
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate
 
-__all__ = ["NO_SETTINGS", "Settings", "gates_of", "settings", "tolerances_of"]
+__all__ = ["NO_SETTINGS", "Settings", "checked_tolerances", "gates_of", "settings", "tolerances_of"]
 
 OWN_FILE = "rollout-audit.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -67,7 +67,16 @@ def tolerances_of(given: Settings) -> dict[str, Mapping[str, Any]]:
     Raises:
         UsageError: an unknown metric or key, or a value out of range.
     """
-    tables = _tables(given, _tables(given, given.tree.get("check", {}), "check").get("metrics", {}), "check.metrics")
+    return checked_tolerances(given, _tables(given, given.tree.get("check", {}), "check").get("metrics", {}))
+
+
+def checked_tolerances(given: Settings, metrics: object) -> dict[str, Mapping[str, Any]]:
+    """The same of tables from elsewhere: `given` names what they stand in.
+
+    Raises:
+        UsageError: an unknown metric or key, or a value out of range.
+    """
+    tables = _tables(given, metrics, "check.metrics")
     if not tables:
         return {}
     from rollout_audit.golden.tolerances import METRICS, is_logged

@@ -303,3 +303,42 @@ def test_the_schema_is_that_of_the_model(approved: str) -> None:
     import jsonschema
 
     jsonschema.validate(json.loads(approved), Golden.json_schema())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"tolerances": {"kl_k33": {"atol": 1.0}}},
+            "tolerances: unknown key check.metrics.'kl_k33'; did you mean 'kl_k3'?",
+        ),
+        ({"tolerances": {"kl_k3": {"atoll": 1}}}, "unknown key check.metrics.kl_k3.'atoll'; did you mean 'atol'?"),
+        (
+            {"tolerances": {"kl_k3": {"atol": -1}}},
+            "tolerances: check.metrics.kl_k3.atol = -1: a tolerance is a number from 0",
+        ),
+        ({"tolerances": {"kl_k3": {"atol": "x"}}}, "tolerances: check.metrics.kl_k3.atol = 'x': expected a number"),
+        ({"tolerances": {"kl_k3": 1}}, "tolerances: check.metrics.kl_k3 = 1: expected a table"),
+        ({"gates": "kl_k33 > 0.01"}, "gates 'kl_k33 > 0.01': no metric 'kl_k33'; did you mean 'kl_k3'?"),
+        ({"gates": ["kl_k3 >"]}, "gates 'kl_k3 >': write "),
+        ({"gates": ["kl_k3 > x"]}, "gates 'kl_k3 > x': 'x' is no number"),
+        ({"presets": "token_rss"}, "'token_rss'"),
+        ({"golden": 3}, "golden = 3: expected the path of a file"),
+    ],
+)
+def test_from_python_bad_options_are_one_line(
+    options: dict[str, object], message: str, dump: Path, golden: Path
+) -> None:
+    with pytest.raises(UsageError) as error:
+        ra.check(ra.open_dump(dump), **{"golden": golden, **options})
+    assert message in str(error.value)
+
+
+def test_from_python_gates_and_presets_may_be_text(dump: Path, golden: Path) -> None:
+    opened = ra.open_dump(dump)
+    gates = ["kl_k3 > 0", "moe"]
+    result = ra.check(opened, golden, gates=gates, presets="decoupled_token_is, token_rs")
+    assert next(gate.verdict for gate in result.gates) == "failed"
+    assert len(result.gates) == 4
+    assert result.count("new") > 0
+    assert ra.check(opened, golden, gates="kl_k3 > 1e9").exit_code == 0

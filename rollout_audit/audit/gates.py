@@ -1,4 +1,4 @@
-"""Gates on a report: `[PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE` fails where it holds."""
+"""Gates on a report: `[PRESET, PAIR or TRAINER:]METRIC[@STEP|pooled|any-step|median] OP VALUE` fails where it holds."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 _GRAMMAR = re.compile(
-    r"\s*(?:(?P<preset>[\w.-]+):)?(?P<metric>[\w.-]+)(?:@(?P<scope>[\w-]+))?\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>\S+)\s*"
+    r"\s*(?:(?P<preset>[\w.-]+):)?(?P<metric>[\w./-]+?(?:@sum)?)(?:@(?P<scope>[\w-]+))?"
+    r"\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>\S+)\s*"
 )
+"""A trainer's own name may hold slashes and end in @sum"""
 SCOPES = ("pooled", "any-step", "median")
 PER_STEP = "step"
 """A gate of a settings file that is held against each step by itself"""
@@ -60,6 +62,8 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Sets of gates by model family → where each limit comes from: routers that choose differently move whole tokens"""
+PAIRS = ("engine", "policy_update", "total")
+"""As `audit.pairs.PairName`, without loading it: a test holds them equal"""
 HOW = "write [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE, e.g. 'kl_k3@any-step > 0.05'"
 
 
@@ -128,16 +132,26 @@ def check_names(gates: Sequence[Gate], corrections: Collection[str]) -> None:
     """Refuse, before a long pass, what no report could answer.
 
     Raises:
-        UsageError: no such metric, or no such preset among the corrections of the report.
+        UsageError: no such metric, or no such preset among the corrections of the report, or no run of that trainer.
     """
     # Late: a settings file with a gate is read by every command, and those that compute nothing shall not load torch.
     from rollout_audit.statistics.native import NATIVE_METRICS
     from rollout_audit.statistics.stages import METRICS_OF_STAGE
+    from rollout_audit.trainers.registry import TRAINERS
 
     staged = [name for s, metrics in METRICS_OF_STAGE.items() for m in metrics for name in (m, f"{s}.{m}")]
     for gate in gates:
+        if gate.preset in TRAINERS:
+            if f"{gate.preset}-config" not in corrections:
+                raise UsageError(f"{gate.origin} {gate.text!r}: what {gate.preset} logs needs --trainer {gate.preset}")
+            continue
+        if gate.preset in PAIRS:
+            if gate.metric not in NATIVE_METRICS:
+                near = suggest(gate.metric, NATIVE_METRICS)
+                raise UsageError(f"{gate.origin} {gate.text!r}: a pair has no metric {gate.metric!r}{near}")
+            continue
         if gate.preset is not None and gate.preset not in corrections:
-            near = suggest(gate.preset, corrections)
+            near = suggest(gate.preset, [*corrections, *PAIRS])
             raise UsageError(f"{gate.origin} {gate.text!r}: no preset {gate.preset!r} in the report{near}")
         known = staged if gate.preset else [*NATIVE_METRICS, *staged]
         if gate.level is None and gate.metric not in known:
@@ -213,6 +227,10 @@ def _values(gate: Gate, report: Report) -> list[Number]:
 def _pooled(gate: Gate, report: Report) -> Number:
     if gate.preset is None and gate.metric in report.overall:
         return report.overall[gate.metric]
+    if gate.preset in PAIRS:
+        return _of_other(gate, {pair.name: pair.metrics for pair in report.pairs})
+    if report.trainer is not None and gate.preset == report.trainer.name:
+        return _of_other(gate, {report.trainer.name: report.trainer.metrics})
     stages = _correction(gate, report).stages
     return _look_up(gate, _by_name(stages))
 
@@ -220,8 +238,28 @@ def _pooled(gate: Gate, report: Report) -> Number:
 def _of_step(gate: Gate, step: StepReport, report: Report) -> Number:
     if gate.preset is None and gate.metric in step.metrics:
         return step.metrics[gate.metric]
+    if gate.preset in PAIRS:
+        columns = (report.settings.training_column, report.settings.rollout_column)
+        own = [pair.name for pair in report.pairs if (pair.training_column, pair.rollout_column) == columns]
+        return _of_other(gate, dict.fromkeys(own, step.metrics))
+    if report.trainer is not None and gate.preset == report.trainer.name:
+        return _of_other(gate, {gate.preset: logged[step.step]} if (logged := report.logged_steps_kept) else {})
     stages = step.corrections[_correction(gate, report).name]
     return _look_up(gate, _by_name(stages))
+
+
+def _of_other(gate: Gate, subjects: Mapping[str, Mapping[str, Number]]) -> Number:
+    """Of a pair, or of what the run's trainer would have logged."""
+    where = f"{gate.origin} {gate.text!r}"
+    if gate.preset is None or gate.preset not in subjects:
+        raise UsageError(
+            f"{where}: the report does not hold {gate.preset} @{gate.scope}; another pair and what a "
+            "trainer logs are pooled, and the latter by step in check alone"
+        )
+    figures = subjects[gate.preset]
+    if gate.metric not in figures:
+        raise UsageError(f"{where}: {gate.preset} has no {gate.metric!r} here{suggest(gate.metric, figures)}")
+    return figures[gate.metric]
 
 
 def _correction(gate: Gate, report: Report) -> CorrectionReport:

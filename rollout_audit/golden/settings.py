@@ -118,10 +118,12 @@ def _gate(given: Settings, table: Mapping[str, Any], where: str) -> Gate:
     for key in ("metric", "preset"):
         if not isinstance(table.get(key, ""), str):
             raise given.refuse(f"{where}.{key}", table[key], "expected a name")
-    value, preset = _number(given, f"{where}.value", table["value"]), table.get("preset")
-    name = table["metric"] if preset is None else f"{preset}:{table['metric']}"
+    value, preset, metric = _number(given, f"{where}.value", table["value"]), table.get("preset"), table["metric"]
+    if preset is None and ":" in metric:  # as in a golden file and with --fail-on
+        preset, _, metric = metric.partition(":")
+    name = metric if preset is None else f"{preset}:{metric}"
     text = f"{name}@{scope} {table['op']} {value:g}"
-    return Gate(text, None, preset, table["metric"], scope, table["op"], value, severity, f"{given.file}: {where}")
+    return Gate(text, None, preset, metric, scope, table["op"], value, severity, f"{given.file}: {where}")
 
 
 def _check_tolerance(given: Settings, metric: str, key: str, value: object) -> None:

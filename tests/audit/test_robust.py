@@ -139,10 +139,24 @@ def test_a_gate_over_steps_of_which_one_has_no_value_cannot_tell(
     pairs = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
     for step, more in enumerate(({"reward": [0.5]}, {})):
         dump_of(tmp_path / str(step), **pairs, **more, step=[step])
-    result = evaluate(parse_gate(f"kept_reward_mean@{scope} {op}"), audited(tmp_path))
+    report = audited(tmp_path)
+    result = evaluate(parse_gate(f"kept_reward_mean@{scope} {op}"), report)
     assert result.verdict == verdict
     if scope == "median":
         assert result.text.endswith("nothing to compare, null in 1 of 2 steps")
+
+
+def test_a_step_without_rewards_needs_them_whatever_is_kept(tmp_path: Path) -> None:
+    """Nothing is kept of what the geometric rules reject; rewards of the other step do not help this one."""
+    pairs = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
+    for step, more in enumerate(({"reward": [0.5], "advantages": [[1.0]]}, {})):
+        dump_of(tmp_path / str(step), **pairs, **more, step=[step])
+    needed = {"kept.kept_reward_mean": "needs rewards", "kept.kept_positive_fraction": "needs advantages"}
+    with_them, without = audited(tmp_path, presets="all", sweep=False).steps
+    for name, correction in without.corrections.items():
+        assert {key: correction.reasons[key] for key in needed} == needed, name
+    rejected = with_them.corrections["decoupled_geo_rs"].reasons
+    assert {rejected[key] for key in needed} == {"no token is kept"}
 
 
 def test_a_gate_on_a_pair_or_on_what_a_trainer_logs(tmp_path: Path) -> None:

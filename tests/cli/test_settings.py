@@ -375,7 +375,7 @@ GATE = "[[gate]]\nmetric = 'kl_k3'\nop = '>'\nvalue = 1\n"
         ),
         ("[check]\npresets = 'token_rs, nope'", "(presets = 'token_rs, nope' in rollout-audit.toml)"),
         ("steps = '5:1'", "(B is the one after the last) (steps = '5:1' in rollout-audit.toml)"),
-        ("steps = '99:'", "no row is in the steps asked for, nothing to audit (steps = '99:' in rollout-audit.toml)"),
+        ("steps = '99:'", "shows which there are (steps = '99:' in rollout-audit.toml)"),
         ("map = ['a']", "(map = ['a'] in rollout-audit.toml)"),
         ("map = {nofield = 'x'}", "(map = ['nofield=x'] in rollout-audit.toml)"),
         ("trainer = 'verll'", "no trainer 'verll'; did you mean 'verl'? (trainer = 'verll' in rollout-audit.toml)"),

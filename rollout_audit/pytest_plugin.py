@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,10 @@ UPDATE = "--rollout-audit-update"
 SHOWN = 20
 OPENING = ("field_map", "layout", "input_format", "join", "require_marker")
 """Options that say how the dump is opened"""
+FROM_SETTINGS = (
+    *("expect_bitwise", "trainer", "config", "mode", "limit", "on_fault"),
+    *("workers", "device", "chunk_tokens"),
+)
 OWN = {"dump", "golden", "dumps", "reading"}
 """Parameters of a check that the fixture fills itself"""
 Path = str | os.PathLike[str]
@@ -34,8 +38,8 @@ def rollout_audit_check(request: pytest.FixtureRequest) -> Callable[..., CheckRe
 
     `dump` is a path, text or `Path`, or several of them: files, folders, globs or URIs as on the command line.
 
-    Options are those of `rollout_audit.check` and of `rollout_audit.open_dump`; tolerances and gates come from the
-    project's settings file.
+    Options are those of `rollout_audit.check` and of `rollout_audit.open_dump`; those that are not given, tolerances
+    and gates come from the environment and the project's settings file, as for `rollout-audit check`.
     """
     update = bool(request.config.getoption(UPDATE))
 
@@ -60,14 +64,28 @@ def _held(dump: Path | Sequence[Path], golden: Path, options: dict[str, Any]) ->
             pytest.fail(f"rollout_audit_check: no option {name!r}{suggest(name, known)}", pytrace=False)
     paths = [dump] if isinstance(dump, str | os.PathLike) else list(dump)
     try:
+        options = {**_in_force(options), **options}
         reading = {name: options.pop(name) for name in OPENING if name in options}
         return check(open_dump(paths, **reading), golden, dumps=[os.fspath(path) for path in paths], **options)
     except RolloutAuditError as error:
         pytest.fail(f"{error}\nor run pytest with {UPDATE}" if _is_missing(golden) else str(error), pytrace=False)
 
 
+def _in_force(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command would read from elsewhere; the settings of a trainer are not those of another that is given."""
+    from rollout_audit.cli.gates import asked_gates
+    from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps
+    from rollout_audit.cli.settings import in_force
+
+    found = {name: getattr(value, "value", value) for name, value in in_force("check").items()}
+    read = {name: found[name] for name in (*OPENING, *FROM_SETTINGS) if found.get(name) is not None}
+    read |= {"field_map": parse_maps(found["field_map"]), "gates": asked_gates(found["fail_on"])}
+    read |= {"presets": parse_presets(found["presets"]), "steps": parse_steps(found["steps"])}
+    return {name: value for name, value in read.items() if name != "config" or "trainer" not in given}
+
+
 def _is_missing(golden: Path) -> bool:
-    return not os.path.exists(golden)
+    return isinstance(golden, str | os.PathLike) and not os.path.exists(golden)
 
 
 def _complaint(result: CheckResult) -> str:

@@ -1,11 +1,11 @@
-"""Gates on a report: `[PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE` fails where it holds."""
+"""Gates on a report: `[PRESET, PAIR or TRAINER:]METRIC[@STEP|pooled|any-step|median] OP VALUE` fails where it holds."""
 
 from __future__ import annotations
 
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +25,7 @@ __all__ = [
     "check_names",
     "evaluate",
     "exit_code",
+    "gates_in",
     "is_step",
     "judge_gates",
     "parse_gate",
@@ -40,8 +41,10 @@ OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 _GRAMMAR = re.compile(
-    r"\s*(?:(?P<preset>[\w.-]+):)?(?P<metric>[\w.-]+)(?:@(?P<scope>[\w-]+))?\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>\S+)\s*"
+    r"\s*(?:(?P<preset>[\w.-]+):)?(?P<metric>[\w./-]+?(?:@sum)?)(?:@(?P<scope>[\w-]+))?"
+    r"\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>\S+)\s*"
 )
+"""A trainer's own name may hold slashes and end in @sum"""
 SCOPES = ("pooled", "any-step", "median")
 PER_STEP = "step"
 """A gate of a settings file that is held against each step by itself"""
@@ -59,6 +62,8 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Sets of gates by model family → where each limit comes from: routers that choose differently move whole tokens"""
+PAIRS = ("engine", "policy_update", "total")
+"""As `audit.pairs.PairName`, without loading it: a test holds them equal"""
 HOW = "write [PRESET:]METRIC[@STEP|pooled|any-step|median] OP VALUE, e.g. 'kl_k3@any-step > 0.05'"
 
 
@@ -95,38 +100,58 @@ class GateResult:
         return "unmeasured" if self.unmeasured else "passed"
 
 
-def parse_gate(text: str) -> Gate:
+def parse_gate(text: str, origin: str = "--fail-on") -> Gate:
     """Read a gate.
 
     Raises:
         UsageError: it does not follow the grammar.
     """
     if text in ("critical", "warn"):
-        return Gate(text, level="critical" if text == "critical" else "warn")
+        return Gate(text, level="critical" if text == "critical" else "warn", origin=origin)
     match = _GRAMMAR.fullmatch(text)
     if match is None:
-        raise UsageError(f"--fail-on {text!r}: {HOW}")
+        raise UsageError(f"{origin} {text!r}: {HOW}")
     parts = match.groupdict()
     scope = parts["scope"] or "pooled"
     if scope not in SCOPES and not is_step(scope):
-        raise UsageError(f"--fail-on {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
-    return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], _number(parts["value"], text))
+        raise UsageError(f"{origin} {text!r}: no scope {scope!r}{suggest(scope, SCOPES)}; {HOW}")
+    value = _number(parts["value"], f"{origin} {text!r}")
+    return Gate(text, None, parts["preset"], parts["metric"], scope, parts["op"], value, origin=origin)
+
+
+def gates_in(texts: Iterable[str], origin: str = "--fail-on") -> list[Gate]:
+    """Each gate, and each of a family that is named.
+
+    Raises:
+        UsageError: as `parse_gate`.
+    """
+    return [parse_gate(gate, origin) for text in texts for gate in FAMILIES.get(text.strip(), [text])]
 
 
 def check_names(gates: Sequence[Gate], corrections: Collection[str]) -> None:
     """Refuse, before a long pass, what no report could answer.
 
     Raises:
-        UsageError: no such metric, or no such preset among the corrections of the report.
+        UsageError: no such metric, or no such preset among the corrections of the report, or no run of that trainer.
     """
     # Late: a settings file with a gate is read by every command, and those that compute nothing shall not load torch.
     from rollout_audit.statistics.native import NATIVE_METRICS
     from rollout_audit.statistics.stages import METRICS_OF_STAGE
+    from rollout_audit.trainers.registry import TRAINERS
 
     staged = [name for s, metrics in METRICS_OF_STAGE.items() for m in metrics for name in (m, f"{s}.{m}")]
     for gate in gates:
+        if gate.preset in TRAINERS:
+            if f"{gate.preset}-config" not in corrections:
+                raise UsageError(f"{gate.origin} {gate.text!r}: what {gate.preset} logs needs --trainer {gate.preset}")
+            continue
+        if gate.preset in PAIRS:
+            if gate.metric not in NATIVE_METRICS:
+                near = suggest(gate.metric, NATIVE_METRICS)
+                raise UsageError(f"{gate.origin} {gate.text!r}: a pair has no metric {gate.metric!r}{near}")
+            continue
         if gate.preset is not None and gate.preset not in corrections:
-            near = suggest(gate.preset, corrections)
+            near = suggest(gate.preset, [*corrections, *PAIRS])
             raise UsageError(f"{gate.origin} {gate.text!r}: no preset {gate.preset!r} in the report{near}")
         known = staged if gate.preset else [*NATIVE_METRICS, *staged]
         if gate.level is None and gate.metric not in known:
@@ -158,6 +183,8 @@ def exit_code(results: Sequence[GateResult]) -> int:
 def evaluate(gate: Gate, report: Report) -> GateResult:
     """Hold a gate against a report.
 
+    A median of the steps that could be measured is not that of all: where one could not, neither can the gate tell.
+
     Raises:
         UsageError: no such preset, metric or step in the report.
     """
@@ -165,17 +192,17 @@ def evaluate(gate: Gate, report: Report) -> GateResult:
         return _by_level(gate, report)
     values = _values(gate, report)
     measured = [v for v in values if v is not None]
-    unmeasured = not measured or (gate.scope == "any-step" and len(measured) < len(values))
-    if not measured:
-        return GateResult(gate, None, failed=False, unmeasured=True, text=f"{gate.text}: nothing to compare, null")
-    compare = OPERATORS[gate.op]
-    hits = [v for v in measured if compare(v, gate.value)]
-    shown = hits[0] if hits else measured[0]
+    lacking = len(values) - len(measured)
+    if not measured or (lacking and gate.scope == "median"):
+        of = f" in {lacking} of {len(values)} steps" if gate.scope in ("median", "any-step") else ""
+        return GateResult(gate, None, failed=False, unmeasured=True, text=f"{gate.text}: nothing to compare, null{of}")
+    held = [median(measured)] if gate.scope == "median" else measured
+    hits = [v for v in held if OPERATORS[gate.op](v, gate.value)]
+    shown = hits[0] if hits else held[0]
     verdict = "holds" if hits else "does not hold"
-    lacking = f", {len(values) - len(measured)} without a value" if len(measured) < len(values) else ""
-    return GateResult(
-        gate, shown, bool(hits), unmeasured and not hits, f"{gate.text}: {verdict}, value {shown:.6g}{lacking}"
-    )
+    rest = f", {lacking} without a value" if lacking else ""
+    text = f"{gate.text}: {verdict}, value {shown:.6g}{rest}"
+    return GateResult(gate, shown, failed=bool(hits), unmeasured=bool(lacking) and not hits, text=text)
 
 
 def _by_level(gate: Gate, report: Report) -> GateResult:
@@ -194,16 +221,16 @@ def _values(gate: Gate, report: Report) -> list[Number]:
         if not steps:
             known = ", ".join(str(s.step) for s in report.steps[:10])
             raise UsageError(f"{gate.origin} {gate.text!r}: no step {gate.scope} in the dump; steps are {known}")
-    values = [_of_step(gate, step, report) for step in steps]
-    if gate.scope == "median":
-        measured = [v for v in values if v is not None]
-        return [median(measured)] if measured else [None]
-    return values
+    return [_of_step(gate, step, report) for step in steps]
 
 
 def _pooled(gate: Gate, report: Report) -> Number:
     if gate.preset is None and gate.metric in report.overall:
         return report.overall[gate.metric]
+    if gate.preset in PAIRS:
+        return _of_other(gate, {pair.name: pair.metrics for pair in report.pairs})
+    if report.trainer is not None and gate.preset == report.trainer.name:
+        return _of_other(gate, {report.trainer.name: report.trainer.metrics})
     stages = _correction(gate, report).stages
     return _look_up(gate, _by_name(stages))
 
@@ -211,8 +238,28 @@ def _pooled(gate: Gate, report: Report) -> Number:
 def _of_step(gate: Gate, step: StepReport, report: Report) -> Number:
     if gate.preset is None and gate.metric in step.metrics:
         return step.metrics[gate.metric]
+    if gate.preset in PAIRS:
+        columns = (report.settings.training_column, report.settings.rollout_column)
+        own = [pair.name for pair in report.pairs if (pair.training_column, pair.rollout_column) == columns]
+        return _of_other(gate, dict.fromkeys(own, step.metrics))
+    if report.trainer is not None and gate.preset == report.trainer.name:
+        return _of_other(gate, {gate.preset: logged[step.step]} if (logged := report.logged_steps_kept) else {})
     stages = step.corrections[_correction(gate, report).name]
     return _look_up(gate, _by_name(stages))
+
+
+def _of_other(gate: Gate, subjects: Mapping[str, Mapping[str, Number]]) -> Number:
+    """Of a pair, or of what the run's trainer would have logged."""
+    where = f"{gate.origin} {gate.text!r}"
+    if gate.preset is None or gate.preset not in subjects:
+        raise UsageError(
+            f"{where}: the report does not hold {gate.preset} @{gate.scope}; another pair and what a "
+            "trainer logs are pooled, and the latter by step in check alone"
+        )
+    figures = subjects[gate.preset]
+    if gate.metric not in figures:
+        raise UsageError(f"{where}: {gate.preset} has no {gate.metric!r} here{suggest(gate.metric, figures)}")
+    return figures[gate.metric]
 
 
 def _correction(gate: Gate, report: Report) -> CorrectionReport:
@@ -249,11 +296,11 @@ def is_step(scope: str) -> bool:
     return digits.isascii() and digits.isdigit()
 
 
-def _number(text: str, gate: str) -> float:
+def _number(text: str, where: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise UsageError(f"--fail-on {gate!r}: {text!r} is no number; {HOW}") from None
+        raise UsageError(f"{where}: {text!r} is no number; {HOW}") from None
     if math.isnan(number):
-        raise UsageError(f"--fail-on {gate!r}: nothing compares with nan; {HOW}")
+        raise UsageError(f"{where}: nothing compares with nan; {HOW}")
     return number

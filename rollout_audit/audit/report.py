@@ -462,6 +462,11 @@ class Report(Strict):
             )
         return self._logged_steps
 
+    @property
+    def logged_steps_kept(self) -> Mapping[int, Metrics]:
+        """The same, empty where they were not kept."""
+        return self._logged_steps or {}
+
     def with_log(self, log: LogReport) -> Report:
         """The same report with a log compared (`compare_log`)."""
         return self.model_copy(update={"log": log})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_audit.cli.gates import FailOn, asked_gates
+from rollout_audit.cli.inputs import refuse_inputs
 from rollout_audit.cli.messages import progress, say, warn_of
 from rollout_audit.cli.options import (
     CHUNK_TOKENS,
@@ -134,6 +135,9 @@ def check(
     from rollout_audit.golden.exports import parse_exports, write_exports
 
     exports = parse_exports(several(export, "ROLLOUT_AUDIT_EXPORT"), golden)
+    targets = [(f"--export {each.text!r}", each.written) for each in exports if each.written is not None]
+    own = [(f"--golden {golden!r} --update", golden)] if golden and update else []
+    refuse_inputs([*targets, *own], dumps, config, input_format)
 
     def held() -> CheckResult:
         fields, span = parse_maps(field_map), parse_steps(steps)

@@ -40,7 +40,6 @@ def asked_gates(given: Sequence[str] | None) -> list[Gate]:
     own = gates_of(settings())
     if not texts:
         return own
-    from rollout_audit.audit.gates import FAMILIES, parse_gate
+    from rollout_audit.audit.gates import gates_in
 
-    each = [gate for text in texts for gate in FAMILIES.get(text.strip(), [text])]
-    return [*(parse_gate(text) for text in each), *own]
+    return [*gates_in(texts), *own]

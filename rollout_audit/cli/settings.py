@@ -11,9 +11,9 @@ from typing import Any
 import typer
 
 from rollout_audit.errors import UsageError, suggest
-from rollout_audit.golden.settings import Settings, gates_of, tolerances_of
+from rollout_audit.golden.settings import Settings, gates_of, settings, tolerances_of
 
-__all__ = ["Known", "apply_settings", "known_options", "option_key", "variable_of"]
+__all__ = ["Known", "apply_settings", "in_force", "known_options", "option_key", "variable_of"]
 
 PREFIX = "ROLLOUT_AUDIT_"
 IN_HELP = re.compile(rf"\b{PREFIX}\w+")
@@ -58,6 +58,21 @@ def apply_settings(context: typer.Context, given: Settings) -> None:
         gates_of(given)
         _check_keys(given, known)
         context.default_map = {name: _defaults(context, given, name, known.commands[name]) for name in known.commands}
+
+
+def in_force(command: str) -> dict[str, Any]:
+    """Parameter → value of a command of which nothing is typed: from the environment, the file, or its default.
+
+    Raises:
+        UsageError: as `apply_settings`.
+    """
+    from rollout_audit.cli.app import app
+
+    root = typer.main.get_command(app)
+    above = root.make_context("rollout-audit", [command], resilient_parsing=True)
+    apply_settings(above, settings())  # type: ignore[arg-type]  # typer's own context, under another name
+    own = root.get_command(above, command)  # type: ignore[attr-defined]
+    return dict(own.make_context(command, [], parent=above, resilient_parsing=True).params)
 
 
 def known_options(context: typer.Context) -> Known:

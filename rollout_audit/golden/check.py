@@ -20,12 +20,13 @@ from rollout_audit.errors import OldGoldenError, ReportError, UsageError, amount
 from rollout_audit.golden.compare import Comparison, Mask, compare, compare_masks, rank
 from rollout_audit.golden.figures import Figure, FigureKey, figures_of
 from rollout_audit.golden.file import read_golden, update_command, write_golden
+from rollout_audit.golden.following import follow_masks
 from rollout_audit.golden.model import Golden, golden_of
 from rollout_audit.golden.notes import remarks_on, unlogged
 from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.run import TrainerRun, recorded_run, trainer_run
-from rollout_audit.golden.settings import gates_of, settings, tolerances_of
-from rollout_audit.golden.tolerances import MASK, tolerances_for
+from rollout_audit.golden.settings import Settings, checked_tolerances, gates_of, settings, tolerances_of
+from rollout_audit.golden.tolerances import MASK, is_held, tolerances_for
 
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate, GateResult
@@ -64,11 +65,11 @@ def check(
     *,
     update: bool = False,
     expect_bitwise: bool = False,
-    presets: Literal["all"] | Sequence[str] | None = None,
+    presets: str | Sequence[str] | None = None,
     trainer: str | None = None,
     config: ConfigSource | None = None,
     tolerances: Mapping[str, Mapping[str, object]] | None = None,
-    gates: Sequence[Gate] | None = None,
+    gates: Sequence[Gate | str] | str | None = None,
     dumps: Sequence[str] = ("DUMP",),
     **reading: Unpack[Reading],
 ) -> CheckResult:
@@ -79,30 +80,37 @@ def check(
         golden: the file; may be left out where gates or `expect_bitwise` say what to check.
         update: write the file instead of failing; what changed is still in the result.
         expect_bitwise: whether the first d ≠ 0 fails.
-        presets: corrections to run, by name, or "all"; the first is the reference. Else those of the golden file.
+        presets: corrections to run, by name, or "all", or names parted by commas; the first is the reference. Else
+            those of the golden file.
         trainer: whose correction is the reference, and whose logged metrics are held too. Else that of the golden file.
         config: that trainer's own keys, as in `analyze`; its defaults where not given.
         tolerances: metric → atol, rtol, direction; by default those of the settings file.
-        gates: conditions that fail the check; by default those of the settings file.
+        gates: conditions that fail the check, as for `--fail-on` where they are text; by default those of the
+            settings file.
         dumps: how the dump was named, for the command in an error.
         reading: as for `analyze`; mode, steps, limit and on_fault are those of the golden file where not given.
 
     Raises:
         ReportError: no golden file, or one that cannot be read.
         DumpError: the dump cannot be audited as asked.
-        UsageError: nothing to check against or to update; an unknown preset, trainer or metric; a `config` of none.
+        UsageError: nothing to check against or to update; an unknown preset, trainer or metric; a `config` of none; a
+            tolerance, a gate or a path that is none.
         ConfigError: the trainer itself would refuse the configuration.
     """
-    conditions = gates_of(settings()) if gates is None else gates
+    if not isinstance(golden, str | os.PathLike | None):
+        raise UsageError(f"golden = {golden!r}: expected the path of a file")
+    conditions = gates_of(settings()) if gates is None else _gates(gates)
+    names = _names(presets)
     if golden is None and not expect_bitwise and not conditions:
         raise UsageError("nothing to check against: give --golden FILE, --expect-bitwise or a gate")
     if golden is None and update:
         raise UsageError("nothing to update: name the golden file, --golden FILE")
     if config is not None and trainer is None:
         raise UsageError("a configuration needs the trainer's name: whose keys are these?")
-    for name in () if presets in (None, "all") else presets:
+    for name in () if names == "all" else names:
         preset(name)
-    asked = tolerances_of(settings()) if tolerances is None else tolerances
+    given = Settings("tolerances")
+    asked = tolerances_of(settings()) if tolerances is None else checked_tolerances(given, tolerances)
     own = None if trainer is None else trainer_run(trainer, {} if config is None else config)
     old = None if golden is None else _old(golden, dumps, update=update)
     reading = _as_recorded(old, str(golden), dump, reading)
@@ -111,15 +119,29 @@ def check(
     if golden is None and not conditions:
         return found
     run = recorded_run(old, str(golden)) if own is None and old is not None else own
-    names = _presets(presets, old, run)
-    if old is not None and not presets:
-        _check_recorded(names, str(golden), dumps)
-    audited = _audited(dump, names, run, conditions, reading)
+    run_of = _presets(names, old, run)
+    if old is not None and not names:
+        _check_recorded(run_of, str(golden), dumps)
+    audited = _audited(dump, run_of, run, conditions, reading)
     if golden is not None:
         audited = replace(audited, masks=_masks(dump, audited, reading))
     part = _part_read(reading, audited.report.counts.dropped_sequences)
     found = replace(found, gates=audited.gates, findings=audited.report.findings, reading=part)
     return found if golden is None else _against(golden, old, audited, found, asked, update=update)
+
+
+def _gates(given: Sequence[Gate | str] | str) -> list[Gate]:
+    from rollout_audit.audit.gates import gates_in
+
+    each = [given] if isinstance(given, str) else given
+    return [gate for one in each for gate in (gates_in([one], "gates") if isinstance(one, str) else [one])]
+
+
+def _names(presets: str | Sequence[str] | None) -> Literal["all"] | Sequence[str]:
+    if isinstance(presets, str):
+        names = [name.strip() for name in presets.split(",") if name.strip()]
+        return "all" if names == ["all"] else names
+    return list(presets or [])
 
 
 @dataclass(frozen=True)
@@ -227,7 +249,7 @@ def _part_read(reading: Reading, dropped: int = 0) -> str:
     return ", ".join([*steps, *limit, *([f"{amount(dropped, 'faulty row')} left out"] if dropped else [])])
 
 
-def _presets(asked: Literal["all"] | Sequence[str] | None, old: Golden | None, run: TrainerRun | None) -> list[str]:
+def _presets(asked: Literal["all"] | Sequence[str], old: Golden | None, run: TrainerRun | None) -> list[str]:
     """The golden file's reference stays the reference, whatever is added before it; a run's own comes before all."""
     recorded = _recorded_presets(old) if old is not None else [] if run is not None else [REFERENCE_PRESET]
     named = [preset.name for preset in BY_DEFAULT] if asked == "all" else asked
@@ -269,12 +291,14 @@ def _old(golden: str | os.PathLike[str], dumps: Sequence[str], *, update: bool) 
 
 def _rows(old: Golden, audited: _Audited, asked: Mapping[str, Mapping[str, object]]) -> list[Comparison]:
     expected = {FigureKey.parse(text): Figure(None, reason) for text, reason in old.nulls.items()}
-    expected |= {FigureKey.parse(t): Figure(v, "", edge=old.edges.get(t, 0)) for t, v in old.figures.items()}
+    expected |= {FigureKey.parse(t): Figure(v) for t, v in old.figures.items()}
     masks = {FigureKey.parse(text): mask for text, mask in old.masks.items()}
     tolerances = tolerances_for({key.name for key in (*expected, *masks)}, old.tolerances, asked)
     got, whole = figures_of(audited.report, audited.logged), old.is_whole
-    figures = compare(expected, got, tolerances, whole=whole)
-    return sorted([*figures, *compare_masks(masks, audited.masks, tolerances, whole=whole)], key=rank)
+    was, now = ({k: f for k, f in x.items() if is_held(k.name, old.tolerances, asked)} for x in (expected, got))
+    left = compare_masks(masks, audited.masks, tolerances, whole=whole)
+    figures = follow_masks(compare(was, now, tolerances, whole=whole), left)
+    return sorted([*figures, *left], key=rank)
 
 
 def _lines(golden: str | os.PathLike[str]) -> dict[str, int]:

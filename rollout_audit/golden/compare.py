@@ -12,7 +12,7 @@ from rollout_audit.dumps.naming import natural_key
 from rollout_audit.golden.figures import Figure, FigureKey
 from rollout_audit.golden.tolerances import Tolerance, default_tolerance, is_counted
 
-__all__ = ["VERDICTS", "Comparison", "Mask", "Verdict", "compare", "compare_masks", "rank"]
+__all__ = ["EDGE_SENSITIVE", "VERDICTS", "Comparison", "Mask", "Verdict", "compare", "compare_masks", "rank"]
 
 Number = float | int | None
 Verdict = Literal["worse", "unmeasured", "better", "new", "same"]
@@ -20,6 +20,7 @@ VERDICTS: tuple[Verdict, ...] = ("worse", "unmeasured", "better", "new", "same")
 """Worst first"""
 WHOLE = 1e-6
 """Of one token or sequence: more than the rounding of a share, less than any that is there"""
+EDGE_SENSITIVE = "edge-sensitive"
 OTHER_TOKENS = "as many, but other tokens"
 OTHER_ROWS = "none either, but the responses or their masks are others"
 LARGEST = int(sys.float_info.max)
@@ -50,6 +51,11 @@ class Comparison:
     @property
     def changed(self) -> bool:
         return self.verdict != "same" or (bool(self.note) and not self.is_null)
+
+    @property
+    def is_edge_sensitive(self) -> bool:
+        """The same but for values within rounding of a threshold."""
+        return self.verdict == "same" and self.note.startswith(EDGE_SENSITIVE)
 
     @property
     def is_null(self) -> bool:
@@ -134,13 +140,13 @@ def _mask_row(key: FigureKey, was: Mask, now: Mask | None, tolerance: Tolerance)
     if was.digest == now.digest and was.removed != now.removed:
         note = f"damaged golden file: the mask of that digest removes {now.removed}"
         return Comparison(key, was.removed, now.removed, None, None, tolerance.direction, "unmeasured", note)
-    allowed = tolerance.atol + tolerance.rtol * was.removed
+    allowed = _allowed(tolerance, was.removed)
     difference, edge = now.removed - was.removed, max(was.edge, now.edge)
     verdict, note = _within(abs(difference) <= allowed) if allowed else (None, "")
     if was.digest == now.digest:
         verdict = "same"
     elif verdict is None and edge and was.beside_edge == now.beside_edge:
-        verdict, note = "same", f"edge-sensitive: other tokens only among {edge} within rounding of a threshold"
+        verdict, note = "same", f"{EDGE_SENSITIVE}: other tokens only among {edge} within rounding of a threshold"
     elif verdict is None and difference:
         verdict = "worse" if _is_worse(was.removed, now.removed, tolerance.direction) else "better"
     elif verdict is None:
@@ -156,26 +162,34 @@ def _row(key: FigureKey, expected: Figure, got: Figure, tolerance: Tolerance) ->
         sides = {"in the golden file": (was, expected), "now": (now, got)}
         note = "; ".join(f"{side}: {_value(figure)}" for side, (value, figure) in sides.items() if value is None)
         return Comparison(key, was, now, None, None, tolerance.direction, "unmeasured", note)
-    allowed = tolerance.atol + tolerance.rtol * abs(was)
+    allowed = _allowed(tolerance, was)
     difference = max(-sys.float_info.max, min(now - was, sys.float_info.max))
     exact = is_counted(key.name) and allowed == 0
-    verdict, note = _count(was, now, expected, got) if exact else _within(abs(difference) <= allowed)
+    verdict, note = _count(was, now, got) if exact else _within(abs(difference) <= allowed)
     if verdict is None:
         verdict = "worse" if _is_worse(was, now, tolerance.direction) else "better"
     return Comparison(key, was, now, difference, allowed, tolerance.direction, verdict, note)
+
+
+def _allowed(tolerance: Tolerance, was: float) -> float:
+    """Finite, as the difference is: no JSON holds more."""
+    return min(tolerance.atol + tolerance.rtol * abs(was), sys.float_info.max)
 
 
 def _within(holds: bool) -> tuple[Verdict | None, str]:  # noqa: FBT001
     return ("same" if holds else None), ""
 
 
-def _count(was: float, now: float, expected: Figure, got: Figure) -> tuple[Verdict | None, str]:
-    """Whole numbers must agree, but for those within rounding of the threshold that counts them."""
-    units, edge = abs(now - was) * got.size, max(expected.edge, got.edge)
+def _count(was: float, now: float, got: Figure) -> tuple[Verdict | None, str]:
+    """Whole numbers must agree, but for those within rounding of the threshold that counts them.
+
+    How many these are is counted from the data: a golden file may be edited.
+    """
+    units = abs(now - was) * got.size
     if units <= WHOLE:
         return "same", ""
-    if units <= edge + WHOLE:
-        return "same", f"edge-sensitive: {units:.0f} of {edge} within rounding of the threshold"
+    if units <= got.edge + WHOLE:
+        return "same", f"{EDGE_SENSITIVE}: {units:.0f} of {got.edge} within rounding of the threshold"
     return None, ""
 
 

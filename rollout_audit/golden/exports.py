@@ -15,6 +15,7 @@ from rollout_audit.golden.gitlab import code_quality
 from rollout_audit.golden.junit import junit_xml
 from rollout_audit.golden.result import CheckResult
 from rollout_audit.reports.terminal import markdown, plain
+from rollout_audit.reports.utf8 import utf8
 
 __all__ = ["EXPORTS", "Export", "parse_exports", "write_exports"]
 
@@ -36,6 +37,8 @@ SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 class Export:
     kind: str
     file: str | None
+    text: str = ""
+    """the option as given"""
 
     @property
     def written(self) -> str | None:
@@ -70,8 +73,9 @@ def write_exports(exports: Sequence[Export], result: CheckResult) -> tuple[list[
     for export in exports:
         try:
             _write(export, EXPORTS[export.kind](result))
-        except OSError as error:
-            failures.append(f"{export.written}: cannot write --export {export.kind} ({error.strerror or error})")
+        except Exception as error:  # whatever fails costs no other output
+            reason = error.strerror if isinstance(error, OSError) else None
+            failures.append(f"{export.written}: cannot write --export {export.kind} ({reason or error})")
         else:
             if export.file is not None:
                 written.append(export.file)
@@ -89,12 +93,12 @@ def _parse(text: str) -> Export:
     if file == "-":
         raise UsageError(f"--export {text!r}: stdout carries the result{_on_stdout(kind)}")
     if file:
-        return Export(kind, file)
+        return Export(kind, file, text)
     if equals or kind not in WITHOUT_FILE:
         raise UsageError(f"--export {text!r}: needs a file, --export {kind}=FILE")
     if kind == "step-summary" and not os.environ.get(SUMMARY_VARIABLE):
         raise UsageError(f"--export step-summary: ${SUMMARY_VARIABLE} is not set; give --export step-summary=FILE")
-    return Export(kind, None)
+    return Export(kind, None, text)
 
 
 def _on_stdout(kind: str) -> str:
@@ -111,5 +115,5 @@ def _write(export: Export, text: str) -> None:
         return
     path = Path(export.written or "")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w" if export.file else "a", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
-        out.write(text)
+    with path.open("wb" if export.file else "ab") as out:
+        out.write(utf8(text))

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,22 @@ from rollout_audit.errors import OldGoldenError, ReportError, suggest
 from rollout_audit.golden.figures import FigureKey
 from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
 from rollout_audit.golden.tolerances import METRICS, Tolerance, has_threshold, is_logged
+from rollout_audit.reports.utf8 import utf8
 
 __all__ = ["read_golden", "update_command", "write_golden"]
 
 OLDEST_READ = 1
 """Older files are refused, with the command that makes them anew"""
+REMADE: Mapping[str, Callable[[Any], str]] = {
+    "presets": lambda names: ",".join(n for n in _listed(names) if not n.endswith("-config")),
+    "trainer": str,
+    "config": json.dumps,
+    "mode": str,
+    "steps": str,
+    "limit": str,
+    "on_fault": str,
+}
+"""Setting of a golden file → the value of the option of that name; a run's own correction comes with its trainer"""
 DOES_NOTHING = "not known and does nothing"
 
 
@@ -41,12 +52,14 @@ def read_golden(path: str | os.PathLike[str], dumps: Sequence[str] = ("DUMP",)) 
     tree = _load(Path(path), command)
     tag = tree.get("schema")
     name, version = (tag.get("name"), tag.get("version")) if isinstance(tag, dict) else (None, None)
-    if name != GOLDEN_SCHEMA or not isinstance(version, int):
+    if name != GOLDEN_SCHEMA:
         raise _foreign(path, f"schema {name!r}, expected {GOLDEN_SCHEMA!r}", command)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise _foreign(path, f"golden version {version!r}, expected a whole number", command)
     if version > GOLDEN_VERSION:
         raise ReportError(f"{path}: golden version {version}, this tool reads up to {GOLDEN_VERSION}; upgrade it")
     if version < OLDEST_READ:
-        raise OldGoldenError(f"{path}: golden version {version} is no longer read; make it anew with: {command}")
+        raise OldGoldenError(_too_old(path, version, tree, dumps))
     try:
         golden = Golden.model_validate(tree)
     except ValidationError as error:
@@ -72,7 +85,7 @@ def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
     fresh = target.with_name(f".{target.name}-{uuid4().hex[:12]}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(golden.to_text(), encoding="utf-8", newline="\n")
+        fresh.write_bytes(utf8(golden.to_text()))
         if target.exists():
             shutil.copymode(target, fresh)
         fresh.replace(target)
@@ -86,6 +99,23 @@ def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
 def update_command(dumps: Sequence[str], path: str | os.PathLike[str], *options: str) -> str:
     """What a person types to write the file."""
     return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), *options, "--update"])
+
+
+def _listed(names: object) -> list[str]:
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _too_old(path: str | os.PathLike[str], version: int, tree: Mapping[str, Any], dumps: Sequence[str]) -> str:
+    """The command reads the dump as the old file was made, as far as that still says it."""
+    made, given = tree.get("settings"), []
+    for name, form in REMADE.items():
+        value = made.get(name) if isinstance(made, dict) else None
+        if value is not None and (text := form(value)):
+            given += [f"--{name.replace('_', '-')}", text]
+    lost = "; tolerances that were edited in it are not taken over: set them in [check.metrics] of rollout-audit.toml"
+    command = update_command(dumps, path, *given)
+    edited = lost if tree.get("tolerances") else ""
+    return f"{path}: golden version {version} is no longer read{edited}; make it anew with: {command}"
 
 
 def _passed_over(tolerances: Mapping[str, Mapping[str, object]]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.sentences import Remark, remarks
+from rollout_audit.reports.utf8 import utf8_as_named
 
 __all__ = ["code_quality"]
 
@@ -26,7 +27,7 @@ def _entry(remark: Remark, result: CheckResult) -> dict[str, object]:
     return {
         "description": remark.text,
         "check_name": f"rollout-audit/{remark.figure or remark.title}",
-        "fingerprint": hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest(),
+        "fingerprint": hashlib.sha256(utf8_as_named(named)).hexdigest(),
         "severity": SEVERITY[remark.kind],
         "location": {"path": path, "lines": {"begin": (result.golden_lines or {}).get(remark.figure or "", 1)}},
     }

@@ -16,7 +16,8 @@ from rollout_audit.audit.report import Report
 from rollout_audit.dumps.naming import natural_key
 from rollout_audit.golden.compare import Mask
 from rollout_audit.golden.figures import FigureKey, figures_of
-from rollout_audit.golden.tolerances import Tolerance, tolerances_for
+from rollout_audit.golden.tolerances import Tolerance, is_held, tolerances_for
+from rollout_audit.reports.utf8 import utf8_as_named
 from rollout_audit.statistics.metrics import Metrics
 
 __all__ = ["GOLDEN_SCHEMA", "GOLDEN_VERSION", "Golden", "golden_of"]
@@ -132,7 +133,9 @@ class Golden(Readable):
     @property
     def gaps(self) -> list[str]:
         """What does not fit together, as where lines were deleted or lost in a merge; tolerances may be edited."""
-        return [*self._lost, *(["digest is not that of digests"] if self.digest != _joint_digest(self.digests) else [])]
+        digest = ["digest is not that of digests"] if self.digest != _joint_digest(self.digests) else []
+        masks = [f"masks.{key}: edge without other" for key, m in self.masks.items() if (m.edge > 0) != bool(m.other)]
+        return [*self._lost, *digest, *masks[:1]]
 
     def to_text(self) -> str:
         """JSON, one figure a line, keys sorted with numbers as numbers."""
@@ -167,7 +170,8 @@ def golden_of(
         logged: step → what that trainer would have logged of it.
         masks: which tokens the corrections leave.
     """
-    figures, left = figures_of(report, logged), masks or {}
+    every, left = figures_of(report, logged), masks or {}
+    figures = {key: figure for key, figure in every.items() if is_held(key.name, recorded, asked)}
     measured = {key: figure for key, figure in figures.items() if figure.value is not None}
     digests = {file.name: file.digest for file in report.inputs}
     nulls = {str(key): figure.reason for key, figure in figures.items() if figure.value is None}
@@ -211,4 +215,4 @@ def _inline(value: object) -> str:
 
 def _joint_digest(digests: Mapping[str, str]) -> str:
     lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
-    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(utf8_as_named(lines)).hexdigest()

@@ -18,7 +18,7 @@ from rollout_audit.errors import UsageError, suggest
 if TYPE_CHECKING:
     from rollout_audit.audit.gates import Gate
 
-__all__ = ["NO_SETTINGS", "Settings", "gates_of", "settings", "tolerances_of"]
+__all__ = ["NO_SETTINGS", "Settings", "checked_tolerances", "gates_of", "settings", "tolerances_of"]
 
 OWN_FILE = "rollout-audit.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -34,6 +34,7 @@ class Settings:
 
     file: str
     tree: Mapping[str, Any] = field(default_factory=dict)
+    path: Path | None = None
 
     def refuse(self, where: str, value: object, reason: str) -> UsageError:
         return UsageError(f"{self.file}: {where} = {value!r}: {reason}")
@@ -54,9 +55,9 @@ def settings(start: Path | None = None) -> Settings:
     here = (start or Path.cwd()).absolute()
     for folder in (here, *here.parents):
         if (file := folder / OWN_FILE).is_file():
-            return Settings(_named(file), _toml(file))
+            return Settings(_named(file), _toml(file), file)
         if (file := folder / PROJECT_FILE).is_file() and (table := _table(_toml(file))) is not None:
-            return Settings(f"{_named(file)} [tool.{TABLE}]", table)
+            return Settings(f"{_named(file)} [tool.{TABLE}]", table, file)
     return NO_SETTINGS
 
 
@@ -66,7 +67,16 @@ def tolerances_of(given: Settings) -> dict[str, Mapping[str, Any]]:
     Raises:
         UsageError: an unknown metric or key, or a value out of range.
     """
-    tables = _tables(given, _tables(given, given.tree.get("check", {}), "check").get("metrics", {}), "check.metrics")
+    return checked_tolerances(given, _tables(given, given.tree.get("check", {}), "check").get("metrics", {}))
+
+
+def checked_tolerances(given: Settings, metrics: object) -> dict[str, Mapping[str, Any]]:
+    """The same of tables from elsewhere: `given` names what they stand in.
+
+    Raises:
+        UsageError: an unknown metric or key, or a value out of range.
+    """
+    tables = _tables(given, metrics, "check.metrics")
     if not tables:
         return {}
     from rollout_audit.golden.tolerances import METRICS, is_logged
@@ -108,10 +118,12 @@ def _gate(given: Settings, table: Mapping[str, Any], where: str) -> Gate:
     for key in ("metric", "preset"):
         if not isinstance(table.get(key, ""), str):
             raise given.refuse(f"{where}.{key}", table[key], "expected a name")
-    value, preset = _number(given, f"{where}.value", table["value"]), table.get("preset")
-    name = table["metric"] if preset is None else f"{preset}:{table['metric']}"
+    value, preset, metric = _number(given, f"{where}.value", table["value"]), table.get("preset"), table["metric"]
+    if preset is None and ":" in metric:  # as in a golden file and with --fail-on
+        preset, _, metric = metric.partition(":")
+    name = metric if preset is None else f"{preset}:{metric}"
     text = f"{name}@{scope} {table['op']} {value:g}"
-    return Gate(text, None, preset, table["metric"], scope, table["op"], value, severity, f"{given.file}: {where}")
+    return Gate(text, None, preset, metric, scope, table["op"], value, severity, f"{given.file}: {where}")
 
 
 def _check_tolerance(given: Settings, metric: str, key: str, value: object) -> None:

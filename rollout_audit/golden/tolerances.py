@@ -7,8 +7,8 @@ from typing import Annotated, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from rollout_audit.golden.directions import direction_of_logged, is_logged, is_of_one_side
 from rollout_audit.reports.catalogue import CATALOGUE, Worse
-from rollout_audit.trainers.registry import TRAINERS, get_trainer
 
 __all__ = [
     "COUNTS",
@@ -20,6 +20,7 @@ __all__ = [
     "default_tolerance",
     "has_threshold",
     "is_counted",
+    "is_held",
     "is_logged",
     "tolerances_for",
 ]
@@ -42,14 +43,10 @@ MASK = "mask"
 PAST_CLAMP = frozenset({"tokens_past_clamp", "sequences_past_clamp"})
 METRICS = (*COUNTS, MASK, *CATALOGUE)
 """Every name that may have a tolerance; a trainer's own metrics, `TRAINER:METRIC`, are the trainer's to name"""
-COMPLEMENT: Mapping[Worse, Worse] = {
-    "higher": "lower",
-    "lower": "higher",
-    "away from 0": "away from 1",
-    "away from 1": "away from 0",
-    "neither": "neither",
-}
-"""direction of x → that of 1 − x"""
+
+
+def _spelt(word: object) -> object:
+    return SPELT.get(word, word) if isinstance(word, str) else word
 
 
 class Tolerance(BaseModel):
@@ -62,9 +59,9 @@ class Tolerance(BaseModel):
 
     atol: float = Field(default=1e-12, ge=0)
     rtol: float = Field(default=1e-6, ge=0)
-    direction: Annotated[Worse, BeforeValidator(lambda word: SPELT.get(word, word))] = Field(
-        default="neither", description="which way is worse; neither: every change is"
-    )
+    direction: Annotated[
+        Worse, BeforeValidator(lambda word: SPELT.get(word, word) if isinstance(word, str) else word)
+    ] = Field(default="neither", description="which way is worse; neither: every change is")
 
 
 def is_counted(metric: str) -> bool:
@@ -80,27 +77,17 @@ def has_threshold(metric: str) -> bool:
 def default_tolerance(metric: str) -> Tolerance:
     """Exact for what counts; else 1e-6 relative, in which the rounding of other processors is lost many times over."""
     if is_logged(metric):
-        return Tolerance(direction=_direction_of_logged(metric))
+        return Tolerance(direction=direction_of_logged(metric))
     if metric == MASK:
         return Tolerance(atol=0, rtol=0, direction="higher")
     direction = CATALOGUE[metric].worse if metric in CATALOGUE else "neither"
     return Tolerance(atol=0, rtol=0, direction=direction) if is_counted(metric) else Tolerance(direction=direction)
 
 
-def is_logged(metric: str) -> bool:
-    """Whether it is `TRAINER:METRIC`."""
-    trainer, colon, _ = metric.partition(":")
-    return bool(colon) and trainer in TRAINERS
-
-
-def _direction_of_logged(metric: str) -> Worse:
-    """That of the native figure that it stands beside, where there is one."""
-    trainer, _, name = metric.partition(":")
-    counterpart = get_trainer(trainer).counterparts.get(name)
-    if counterpart is None:
-        return "neither"
-    worse = CATALOGUE[counterpart.metric].worse
-    return worse if counterpart.of == "value" else COMPLEMENT[worse]
+def is_held(metric: str, recorded: Mapping[str, Tolerance], asked: Mapping[str, Mapping[str, object]]) -> bool:
+    """Whether a golden file holds it: what looks at one policy alone only where somebody has set a tolerance for it."""
+    set_before = metric in recorded and recorded[metric] != default_tolerance(metric)
+    return metric in asked or set_before or not is_of_one_side(metric)
 
 
 def tolerances_for(

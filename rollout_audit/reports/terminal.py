@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rollout_audit.reports.layout import STATUS_STYLES, Line, Span, lay_out, wrap
 from rollout_audit.reports.tables import Block, Document, Note, Table, Verdict, shown
+from rollout_audit.reports.utf8 import utf8
 
 __all__ = ["Format", "emit", "markdown", "plain", "to_csv", "to_json_lines"]
 
@@ -100,7 +101,7 @@ def _write_bytes(text: Callable[[Document], str]) -> Callable[[Document, TextIO]
 
     def write(document: Document, out: TextIO) -> None:
         out.flush()
-        out.buffer.write(text(document).encode())
+        out.buffer.write(utf8(text(document)))
 
     return write
 

@@ -214,10 +214,10 @@ class _Evaluated:
             sequences=len(left),
             masked=int(np.count_nonzero(left == 0)),
             touched=int(np.count_nonzero(left < self.lengths[rows])),
-            reward_columns=int(self.reward is not None),
+            reward_columns=_is_recorded(self.reward, rows),
             rewards=len(rewards),
             reward=float(rewards.sum()),
-            advantage_columns=int(self.advantage is not None),
+            advantage_columns=_is_recorded(self.advantage, rows),
             advantages=len(advantages),
             positive=int(np.count_nonzero(advantages > 0)),
             lacking_advantages=int(self.lacks_advantages),
@@ -230,6 +230,11 @@ def _recorded(column: Array | None, rows: NDArray[np.bool_], kept: NDArray[np.bo
         return np.empty(0)
     values = column[rows][kept]
     return values[~np.isnan(values)]
+
+
+def _is_recorded(column: Array | None, rows: NDArray[np.bool_]) -> int:
+    """1 where one of the chosen [rows] at least has a value."""
+    return 0 if column is None else int(not np.isnan(column[rows]).all())
 
 
 def _log(weights: Array) -> Array:

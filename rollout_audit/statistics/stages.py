@@ -350,21 +350,31 @@ def _rejection(batches: Batches, kept: Array) -> _Table:
 
 def _kept_reward(rows: Units, kept: Array) -> _Table:
     name = "kept_reward_mean"
+    needed = Absent("needs rewards")
     if "reward" not in rows:
-        return _absent(name, rows, Absent("needs rewards"))
+        return _absent(name, rows, needed)
     reward = rows["reward"]
     mean, none = _mean(rows, reward, (kept > 0) & ~np.isnan(reward))
     infinite = _Instead((name,), ~np.isfinite(mean), Absent("a reward is infinite"))
-    return _Table({name: mean}, (infinite, _Instead((name,), none, NONE_KEPT)))
+    instead = (infinite, _Instead((name,), none, NONE_KEPT), _Instead((name,), _unrecorded(rows, reward), needed))
+    return _Table({name: mean}, instead)
 
 
 def _kept_positive(rows: Units, kept: Array) -> _Table:
     name = "kept_positive_fraction"
+    needed = Absent("needs advantages")
     if "advantage" not in rows:
-        return _absent(name, rows, Absent("needs advantages"))
+        return _absent(name, rows, needed)
     advantage = rows["advantage"]
     share, none = _mean(rows, advantage > 0, (kept > 0) & ~np.isnan(advantage))
-    return _Table({name: share}, (_Instead((name,), none, NONE_KEPT),))
+    return _Table(
+        {name: share}, (_Instead((name,), none, NONE_KEPT), _Instead((name,), _unrecorded(rows, advantage), needed))
+    )
+
+
+def _unrecorded(rows: Units, column: Array) -> Flags:
+    """[batches] whether no row has a value, as where the files of one step lack the column."""
+    return np.asarray(rows.sums(~np.isnan(column)[None])[0] == 0)
 
 
 def _absent(name: str, rows: Units, why: Absent) -> _Table:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import rollout_audit as ra
-from rollout_audit.audit.gates import check_names, evaluate, parse_gate
+from rollout_audit.audit.gates import PAIRS, check_names, evaluate, parse_gate
+from rollout_audit.audit.pairs import PairName
 
 
 def dump_of(folder: Path, name: str = "a.parquet", **columns: object) -> Path:
@@ -116,6 +119,75 @@ def test_a_bounded_ess_does_not_pass_a_gate_that_the_raw_one_fails(
     one_wild_token: ra.Report, text: str, failed: bool
 ) -> None:
     assert evaluate(parse_gate(text), one_wild_token).failed is failed
+
+
+@pytest.mark.parametrize(
+    ("scope", "op", "verdict"),
+    [
+        ("median", "> 0.9", "unmeasured"),
+        ("median", "< 0.9", "unmeasured"),
+        ("any-step", "> 0.9", "unmeasured"),
+        ("any-step", "< 0.9", "failed"),
+        ("0", "< 0.9", "failed"),
+        ("1", "< 0.9", "unmeasured"),
+    ],
+)
+def test_a_gate_over_steps_of_which_one_has_no_value_cannot_tell(
+    scope: str, op: str, verdict: str, tmp_path: Path
+) -> None:
+    """A median of the steps that are left is not that of all."""
+    pairs = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
+    for step, more in enumerate(({"reward": [0.5]}, {})):
+        dump_of(tmp_path / str(step), **pairs, **more, step=[step])
+    report = audited(tmp_path)
+    result = evaluate(parse_gate(f"kept_reward_mean@{scope} {op}"), report)
+    assert result.verdict == verdict
+    if scope == "median":
+        assert result.text.endswith("nothing to compare, null in 1 of 2 steps")
+
+
+def test_a_step_without_rewards_needs_them_whatever_is_kept(tmp_path: Path) -> None:
+    """Nothing is kept of what the geometric rules reject; rewards of the other step do not help this one."""
+    pairs = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
+    for step, more in enumerate(({"reward": [0.5], "advantages": [[1.0]]}, {})):
+        dump_of(tmp_path / str(step), **pairs, **more, step=[step])
+    needed = {"kept.kept_reward_mean": "needs rewards", "kept.kept_positive_fraction": "needs advantages"}
+    with_them, without = audited(tmp_path, presets="all", sweep=False).steps
+    for name, correction in without.corrections.items():
+        assert {key: correction.reasons[key] for key in needed} == needed, name
+    rejected = with_them.corrections["decoupled_geo_rs"].reasons
+    assert {rejected[key] for key in needed} == {"no token is kept"}
+
+
+def test_a_gate_on_a_pair_or_on_what_a_trainer_logs(tmp_path: Path) -> None:
+    """Called as in a golden file: `total:kl_k1@pooled`, `verl:rollout_corr/kl@0`."""
+    assert get_args(PairName) == PAIRS
+    columns = {"rollout_log_probs": [[-1.0]] * 2, "old_log_probs": [[-1.5]] * 2, "log_probs": [[-3.0]] * 2}
+    report = audited(dump_of(tmp_path, **columns, step=[0, 1]), trainer="verl", logged_steps=True)
+    whole = {
+        "total:kl_k1 == 2": "failed",
+        "policy_update:kl_k1@pooled > 1.4": "failed",
+        "engine:kl_k1@1 > 0.6": "passed",
+        "verl:rollout_corr/kl > 0.499": "failed",
+        "verl:rollout_corr/kl@any-step > 0.5": "passed",
+    }
+    gates = [parse_gate(text) for text in whole]
+    check_names(gates, ["verl-config"])
+    assert {gate.text: evaluate(gate, report).verdict for gate in gates} == whole
+    for text, message in {
+        "total:kl_k1@1 > 0": "the report does not hold total @1",
+        "verl:rollout_corr/kll > 0": "verl has no 'rollout_corr/kll' here; did you mean 'rollout_corr/kl'?",
+    }.items():
+        with pytest.raises(ra.UsageError, match=re.escape(message)):
+            evaluate(parse_gate(text), report)
+    for text, message in {
+        "total:ess > 0": "a pair has no metric 'ess'",
+        "slime:mis_kl > 0": "what slime logs needs --trainer slime",
+    }.items():
+        with pytest.raises(ra.UsageError, match=re.escape(message)):
+            check_names([parse_gate(text)], ["verl-config"])
+    summed = parse_gate("roll:actor/train_infer_token_ratio_mask_mean@sum@3 < 0.5")
+    assert (summed.metric, summed.scope) == ("actor/train_infer_token_ratio_mask_mean@sum", "3")
 
 
 def test_a_gate_that_no_report_could_answer_is_refused_at_once() -> None:

@@ -260,6 +260,12 @@ def test_scopes_of_a_gate(scope: str, run: Run, dump: Path) -> None:
     assert run("check", dump).code == 1
 
 
+def test_a_gate_calls_a_figure_as_a_golden_file_does(run: Run, dump: Path) -> None:
+    Path("rollout-audit.toml").write_text('[[gate]]\nmetric = "decoupled_token_is:kept.ess"\nop = "<"\nvalue = 2\n')
+    result = run("check", dump)
+    assert (result.code, "gate failed: decoupled_token_is:kept.ess@pooled < 2" in result.out) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
@@ -9,6 +10,7 @@ from rollout_audit.golden.figures import Figure, FigureKey
 from rollout_audit.golden.tolerances import METRICS, Tolerance, default_tolerance, is_counted, tolerances_for
 from rollout_audit.reports.catalogue import CATALOGUE
 
+EDGE_NOTE = "edge-sensitive: 1 of 1 within rounding of the threshold"
 KL = FigureKey("", "kl_k3", "pooled")
 
 
@@ -36,6 +38,10 @@ def verdict_of(key: str, was: float | None, now: float | None, **kwargs: int) ->
         ("ppl_ratio@pooled", 1.1, 0.85, "worse"),
         ("training_ppl@pooled", 2.0, 1.9, "worse"),
         ("training_ppl@pooled", 2.0, 2.1, "worse"),
+        ("chi2_seq@pooled", -0.13, 0.0, "better"),
+        ("chi2_seq@pooled", -0.13, -0.45, "worse"),
+        ("p:raw.weight_p25@pooled", 0.8, 1.0, "better"),
+        ("p:raw.weight_max@pooled", 0.8, 0.7, "worse"),
         ("valid_tokens@pooled", 100, 101, "worse"),
         ("valid_tokens@pooled", 100, 100, "same"),
     ],
@@ -94,10 +100,18 @@ def test_counts_are_exact_but_for_those_at_the_edge(edge: int, verdict: str) -> 
     assert row.changed
 
 
-def test_edges_of_the_golden_file_count_too() -> None:
+def test_edges_are_counted_from_the_data() -> None:
+    """A golden file may be edited: what it says of edges lets nothing pass."""
     key = FigureKey("", "within_1pct", "3")
-    (row,) = compare({key: Figure(0.50, edge=1)}, {key: Figure(0.49, size=100)}, {})
-    assert (row.verdict, row.note) == ("same", "edge-sensitive: 1 of 1 within rounding of the threshold")
+    for edge, verdict in ((0, "worse"), (1, "same")):
+        (row,) = compare({key: Figure(0.50, edge=100)}, {key: Figure(0.49, size=100, edge=edge)}, {})
+        assert (row.verdict, row.note) == (verdict, EDGE_NOTE if edge else "")
+
+
+def test_a_tolerance_of_any_size_is_a_number() -> None:
+    tolerances = {"kl_k3": Tolerance(rtol=1e300, direction="higher"), "mask": Tolerance(atol=1e300, rtol=1e300)}
+    (row,) = compare({KL: Figure(1e200)}, {KL: Figure(2e200)}, tolerances)
+    assert (row.verdict, row.tolerance) == ("same", sys.float_info.max)
 
 
 def test_a_share_is_compared_as_its_count() -> None:

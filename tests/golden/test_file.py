@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollout_audit as ra
+from rollout_audit.__main__ import main
 from rollout_audit.errors import ReportError, UsageError
 from rollout_audit.golden.file import read_golden
 from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
@@ -242,6 +243,43 @@ def test_an_update_replaces_a_file_of_an_older_schema_and_no_other(dump: Path, g
     assert golden.read_text() == '{"mine": 1}'
 
 
+def test_the_command_for_an_older_file_reads_the_dump_as_it_did(dump: Path, golden: Path) -> None:
+    made = ra.open_dump(dump)
+    golden.unlink()
+    ra.check(made, golden, update=True, presets=["token_rs", "seq_rs"], limit=3, gates=[], tolerances={})
+    text = golden.read_text()
+    golden.write_text(text.replace(f'"version": {GOLDEN_VERSION}', '"version": 0'))
+    with pytest.raises(ReportError) as error:
+        ra.check(made, golden, dumps=[str(dump)])
+    assert "tolerances that were edited in it are not taken over: set them in [check.metrics]" in str(error.value)
+    command = shlex.split(str(error.value).partition("make it anew with: ")[2])
+    assert main(command[1:]) == 0
+    assert golden.read_text() == text
+
+
+@pytest.mark.parametrize(("version", "said"), [("true", "True"), ('"1"', "'1'"), ("null", "None"), ("1.0", "1.0")])
+def test_a_version_that_is_no_whole_number(version: str, said: str, golden: Path) -> None:
+    golden.write_text(golden.read_text().replace(f'"version": {GOLDEN_VERSION}', f'"version": {version}'))
+    with pytest.raises(ReportError, match=f"golden version {said}, expected a whole number"):
+        read_golden(golden)
+
+
+@pytest.mark.parametrize("direction", ["[]", "{}", "3", '"sideways"'])
+def test_a_direction_that_is_none(direction: str, golden: Path) -> None:
+    golden.write_text(golden.read_text().replace('"direction": "away from 0"', f'"direction": {direction}', 1))
+    with pytest.raises(ReportError, match=r"damaged golden file, tolerances\.\w+\.direction: "):
+        read_golden(golden)
+
+
+def test_a_mask_with_half_of_its_edge(dump: Path, golden: Path) -> None:
+    tree = json.loads(golden.read_text())
+    key = next(iter(tree["masks"]))
+    tree["masks"][key]["edge"] = 5
+    golden.write_text(json.dumps(tree))
+    result = ra.check(ra.open_dump(dump), golden)
+    assert (result.exit_code, result.gaps) == (2, [f"masks.{key}: edge without other"])
+
+
 def test_an_update_keeps_the_tolerances_of_the_old_file(golden: Path, dump: Path) -> None:
     loose = '"kl_k3": {"atol": 0.5, "direction": "higher", "rtol": 0.0}'
     golden.write_text(re.sub(r'"kl_k3": \{[^}]*\}', loose, golden.read_text()))
@@ -265,3 +303,42 @@ def test_the_schema_is_that_of_the_model(approved: str) -> None:
     import jsonschema
 
     jsonschema.validate(json.loads(approved), Golden.json_schema())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"tolerances": {"kl_k33": {"atol": 1.0}}},
+            "tolerances: unknown key check.metrics.'kl_k33'; did you mean 'kl_k3'?",
+        ),
+        ({"tolerances": {"kl_k3": {"atoll": 1}}}, "unknown key check.metrics.kl_k3.'atoll'; did you mean 'atol'?"),
+        (
+            {"tolerances": {"kl_k3": {"atol": -1}}},
+            "tolerances: check.metrics.kl_k3.atol = -1: a tolerance is a number from 0",
+        ),
+        ({"tolerances": {"kl_k3": {"atol": "x"}}}, "tolerances: check.metrics.kl_k3.atol = 'x': expected a number"),
+        ({"tolerances": {"kl_k3": 1}}, "tolerances: check.metrics.kl_k3 = 1: expected a table"),
+        ({"gates": "kl_k33 > 0.01"}, "gates 'kl_k33 > 0.01': no metric 'kl_k33'; did you mean 'kl_k3'?"),
+        ({"gates": ["kl_k3 >"]}, "gates 'kl_k3 >': write "),
+        ({"gates": ["kl_k3 > x"]}, "gates 'kl_k3 > x': 'x' is no number"),
+        ({"presets": "token_rss"}, "'token_rss'"),
+        ({"golden": 3}, "golden = 3: expected the path of a file"),
+    ],
+)
+def test_from_python_bad_options_are_one_line(
+    options: dict[str, object], message: str, dump: Path, golden: Path
+) -> None:
+    with pytest.raises(UsageError) as error:
+        ra.check(ra.open_dump(dump), **{"golden": golden, **options})
+    assert message in str(error.value)
+
+
+def test_from_python_gates_and_presets_may_be_text(dump: Path, golden: Path) -> None:
+    opened = ra.open_dump(dump)
+    gates = ["kl_k3 > 0", "moe"]
+    result = ra.check(opened, golden, gates=gates, presets="decoupled_token_is, token_rs")
+    assert next(gate.verdict for gate in result.gates) == "failed"
+    assert len(result.gates) == 4
+    assert result.count("new") > 0
+    assert ra.check(opened, golden, gates="kl_k3 > 1e9").exit_code == 0

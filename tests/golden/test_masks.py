@@ -15,7 +15,7 @@ import pytest
 
 import rollout_audit as ra
 from rollout_audit.audit.masks import MaskDigest, mask_digests
-from rollout_audit.corrections.cuts import token_interval
+from rollout_audit.corrections.cuts import token_interval, weight_interval
 from rollout_audit.corrections.presets import BY_DEFAULT, PRESETS
 from rollout_audit.golden.compare import compare_masks
 from rollout_audit.golden.figures import FigureKey
@@ -29,7 +29,11 @@ KEY = FigureKey("token_rs", "kept.mask", "pooled")
 
 
 def written(
-    folder: Path, rows: list[list[float]], masks: list[list[int]] | None = None, steps: list[int] | None = None
+    folder: Path,
+    rows: list[list[float]],
+    masks: list[list[int]] | None = None,
+    steps: list[int] | None = None,
+    more: dict[str, pa.Array] | None = None,
 ) -> ra.Dump:
     """Rows of those log-ratios; log μ is 0 wherever that keeps d as it is."""
     columns = {
@@ -39,7 +43,7 @@ def written(
         "step": pa.array(steps or [0] * len(rows), pa.int32()),
     }
     folder.mkdir(exist_ok=True)
-    pq.write_table(pa.table(columns), folder / "part.parquet")
+    pq.write_table(pa.table(columns | (more or {})), folder / "part.parquet")
     return ra.open_dump(folder)
 
 
@@ -96,9 +100,9 @@ def test_neither_chunks_nor_workers_change_it(options: dict[str, int], dump: Pat
     assert mask_digests(ra.open_dump(files), corrections, per_step=list(corrections), **options) == whole
 
 
-def check(run: Run, dump: Path, *options: str) -> tuple[int, dict[str, dict[str, object]]]:
+def check(run: Run, dump: Path, *options: str, preset: str = "token_rs") -> tuple[int, dict[str, dict[str, object]]]:
     """Exit code and the figures that are not simply the same."""
-    golden = ("check", dump, "--golden", "g.json", "--presets", "token_rs", "--format", "json")
+    golden = ("check", dump, "--golden", "g.json", "--presets", preset, "--format", "json")
     result = run(*golden, *options)
     return result.code, {row["figure"]: row for row in json.loads(result.out)["figures"]}
 
@@ -145,8 +149,32 @@ def test_a_token_within_rounding_of_the_threshold_is_named(run: Run, tmp_path: P
     row = moved["token_rs:kept.mask@pooled"]
     assert (row["verdict"], row["expected"], row["got"]) == ("same", 1, 2)
     assert row["note"] == "edge-sensitive: other tokens only among 1 within rounding of a threshold"
-    _, moved = check(run, tmp_path / "c")
-    assert moved["token_rs:kept.mask@pooled"]["verdict"] == "worse"
+    code, moved = check(run, tmp_path / "c")
+    assert (code, moved["token_rs:kept.mask@pooled"]["verdict"]) == (1, "worse")
+
+
+@pytest.mark.parametrize("preset", ["token_rs", "decoupled_token_icepop"])
+def test_figures_of_what_is_left_follow_a_mask_that_differs_at_an_edge(preset: str, run: Run, tmp_path: Path) -> None:
+    """Whether the token is in decides the mean reward and every quantile of what is left; not those of all tokens."""
+    correction, rewards = PRESETS[preset].correction, {"reward": pa.array([1.0, 0.0, 3.0], pa.float64())}
+    edge = (token_interval(correction.rules[0]) if correction.rules else weight_interval(correction.weight)).upper
+    for name, d in (("in", math.nextafter(edge, 0.0)), ("out", math.nextafter(edge, 9.0))):
+        written(tmp_path / name, [[d], [0.03, -0.04, -0.01], [2.9]], more=rewards)
+    check(run, tmp_path / "in", "--update", preset=preset)
+    code, moved = check(run, tmp_path / "out", preset=preset)
+    assert (code, {row["verdict"] for row in moved.values()}) == (0, {"same"})
+    note = "edge-sensitive: follows kept.mask, other only within rounding of a threshold"
+    if preset == "token_rs":
+        row = moved["token_rs:kept.kept_reward_mean@pooled"]
+        assert (row["expected"], row["got"], row["note"]) == (0.5, 0.0, note)
+    else:
+        assert moved[f"{preset}:kept.weight_mean@pooled"]["note"] == note
+    worse = {"kl_k3@pooled": 0.001} | ({f"{preset}:raw.ess@pooled": 0.99999} if preset != "token_rs" else {})
+    golden = json.loads(Path("g.json").read_text())
+    Path("g.json").write_text(json.dumps(golden | {"figures": golden["figures"] | worse}))
+    code, moved = check(run, tmp_path / "out", preset=preset)
+    assert code == 1
+    assert {key for key, row in moved.items() if row["verdict"] == "worse"} == {*worse}
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +84,33 @@ def test_missing_then_written_then_held_against() -> None:
     assert "5 failed" in held
     assert "TypeError" not in held
     assert "golden/check.py" not in held
+
+
+def test_options_come_from_the_projects_settings(dump: Path, tmp_path: Path) -> None:
+    """As for the command: where the columns are, which corrections are run, and what a flag says comes first."""
+    renamed = tmp_path / "renamed"
+    renamed.mkdir()
+    for file in dump.iterdir():
+        table = pq.read_table(file)
+        pq.write_table(
+            table.rename_columns([{"old_log_probs": "mine"}.get(name, name) for name in table.column_names]),
+            renamed / file.name,
+        )
+    own = 'presets = ["token_rs", "seq_rs"]\nsteps = "1:"\n[map]\nold_log_probs = "mine"\n'
+    Path("rollout-audit.toml").write_text(f'{own}[[gate]]\nmetric = "kl_k3"\nop = ">"\nvalue = 0\n')
+    Path("pytest.ini").write_text("[pytest]\n")
+    calls = {"settings": "", "flag": ", presets='decoupled_seq_is', gates=[]"}
+    tests = (
+        f"def test_{n}(rollout_audit_check):\n    rollout_audit_check('renamed', '{n}.json'{c})\n"
+        for n, c in calls.items()
+    )
+    Path("test_mine.py").write_text("\n".join(tests))
+    result = pytest_run("--rollout-audit-update")
+    assert "1 failed, 1 passed" in result.stdout
+    assert "kl_k3@pooled > 0: holds" in result.stdout
+    made = {name: json.loads(Path(f"{name}.json").read_text())["settings"] for name in calls}
+    assert [made[name]["presets"] for name in calls] == [["token_rs", "seq_rs"], ["decoupled_seq_is"]]
+    assert {settings["steps"] for settings in made.values()} == {"1:"}
 
 
 def test_the_entry_point_is_declared() -> None:

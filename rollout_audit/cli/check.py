@@ -34,7 +34,7 @@ from rollout_audit.cli.options import (
 )
 from rollout_audit.cli.parsing import parse_maps, parse_presets, parse_steps, several
 from rollout_audit.cli.reference import check_one, say_config
-from rollout_audit.errors import ReportError
+from rollout_audit.errors import ReportError, UsageError
 
 if TYPE_CHECKING:
     from rollout_audit.golden.result import CheckResult
@@ -134,6 +134,8 @@ def check(
     """Hold a dump against a golden file: numbers as numbers, each with its tolerance and its direction."""
     from rollout_audit.golden.exports import parse_exports, write_exports
 
+    if golden == "":
+        raise UsageError("--golden '': no file is named; give the path of a golden file, or leave it out")
     exports = parse_exports(several(export, "ROLLOUT_AUDIT_EXPORT"), golden)
     targets = [(f"--export {each.text!r}", each.written) for each in exports if each.written is not None]
     own = [(f"--golden {golden!r} --update", golden)] if golden and update else []

@@ -98,7 +98,11 @@ def write_golden(golden: Golden, path: str | os.PathLike[str]) -> None:
 
 def update_command(dumps: Sequence[str], path: str | os.PathLike[str], *options: str) -> str:
     """What a person types to write the file."""
-    return shlex.join(["rollout-audit", "check", *dumps, "--golden", os.fspath(path), *options, "--update"])
+    golden = os.fspath(path)
+    named = [f"--golden={golden}"] if golden.startswith("-") else ["--golden", golden]
+    if any(dump.startswith("-") for dump in dumps):
+        return shlex.join(["rollout-audit", "check", *named, *options, "--update", "--", *dumps])
+    return shlex.join(["rollout-audit", "check", *dumps, *named, *options, "--update"])
 
 
 def _listed(names: object) -> list[str]:

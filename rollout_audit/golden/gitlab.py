@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import PurePath
+from pathlib import Path
 
 from rollout_audit.golden.result import CheckResult
 from rollout_audit.golden.sentences import Remark, remarks
@@ -21,8 +21,14 @@ def code_quality(result: CheckResult) -> str:
     return json.dumps(entries, ensure_ascii=False, indent=2) + "\n"
 
 
+def _in_the_repository(path: Path) -> str:
+    """Relative to where the job runs, as GitLab looks for it; elsewhere as it is."""
+    here = Path.cwd()
+    return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
+
+
 def _entry(remark: Remark, result: CheckResult) -> dict[str, object]:
-    path = PurePath(result.golden or "rollout-audit.toml").as_posix()
+    path = _in_the_repository(Path(result.golden or "rollout-audit.toml"))
     named = f"{path}\n{remark.figure or remark.title + remark.text}"
     return {
         "description": remark.text,

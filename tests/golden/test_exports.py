@@ -79,6 +79,23 @@ def test_a_check_that_stops_says_so_in_every_output(
     assert "could not tell" in out["step-summary"]
 
 
+def test_gitlab_names_a_golden_file_by_its_place_in_the_repository(
+    run: Run, dump: Path, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = json.loads(golden.read_text())
+    tree["figures"]["kl_k3@pooled"] = 0.5
+    golden.write_text(json.dumps(tree))
+    monkeypatch.chdir(golden.parent)
+    run("check", dump, "--golden", golden.absolute(), "--export", "gitlab=q.json")
+    assert {issue["location"]["path"] for issue in json.loads(Path("q.json").read_text())} == {golden.name}
+
+
+def test_an_empty_name_of_a_golden_file_is_one_line(run: Run, dump: Path) -> None:
+    result = run("check", dump, "--golden", "")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: --golden '': no file is named")
+
+
 def test_an_internal_error_is_exported_too(run: Run, dump: Path, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_args: object, **_options: object) -> None:
         raise ZeroDivisionError("by zero")

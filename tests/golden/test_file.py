@@ -10,7 +10,7 @@ import pytest
 import rollout_audit as ra
 from rollout_audit.__main__ import main
 from rollout_audit.errors import ReportError, UsageError
-from rollout_audit.golden.file import read_golden
+from rollout_audit.golden.file import read_golden, update_command
 from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
 
 
@@ -41,6 +41,19 @@ def test_nothing_in_it_depends_on_presets_that_come_later(golden: Path) -> None:
     assert read_golden(golden).settings.presets == ["decoupled_token_is"]
     subjects = {key.partition(":")[0] for key in read_golden(golden).figures if ":" in key}
     assert subjects == {"decoupled_token_is", "policy_update", "total"}
+
+
+@pytest.mark.parametrize(
+    ("dumps", "golden", "arguments"),
+    [
+        (["a b"], "g.json", ["check", "a b", "--golden", "g.json", "--update"]),
+        (["-a"], "-g.json", ["check", "--golden=-g.json", "--update", "--", "-a"]),
+    ],
+)
+def test_the_command_that_is_printed_names_files_whatever_they_begin_with(
+    dumps: list[str], golden: str, arguments: list[str]
+) -> None:
+    assert shlex.split(update_command(dumps, golden)) == ["rollout-audit", *arguments]
 
 
 @pytest.mark.parametrize(

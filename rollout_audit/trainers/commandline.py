@@ -29,13 +29,15 @@ DOTTED = r"[a-z][a-z0-9_]*(?:\.\w+|\[\d+\])+"
 NESTED = rf"\+*{DOTTED}="
 PAIR = re.compile(rf"^\+*(?P<key>{DOTTED})=(?P<value>.*)$", re.DOTALL)
 """Of hydra, in a launch script"""
+FIRST_FLAG = re.compile(r"--[A-Za-z]")
+"""`---` begins a document of YAML"""
 FLAG = re.compile(r"(?:^|\s)--(?P<key>[A-Za-z][\w.-]*)(?P<values>(?:[=\s]\s*(?!--)\S+)*)")
 
 
 def are_flags(text: str) -> bool:
     """Whether the first thing beside comments is a command-line flag."""
     lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line and not line.startswith("#")), "").startswith("--")
+    return bool(FIRST_FLAG.match(next((line for line in lines if line and not line.startswith("#")), "")))
 
 
 def hold_pairs(text: str) -> bool:
@@ -69,7 +71,7 @@ LINE = re.compile(rf"^\s*(?:-\s+)?(?P<quote>[\"']?)(?P<pair>\+*{PATH}\s*=\s*\S.*
 
 def are_pairs(text: str) -> bool:
     """Whether every line that is neither blank nor a comment is `key=value`."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "---"))]
     return bool(lines) and all(LINE.match(line) for line in lines)
 
 

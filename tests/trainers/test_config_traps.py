@@ -425,3 +425,32 @@ def test_keywords_of_a_script_in_python(tmp_path: Path) -> None:
     )
     path.write_text("GRPOConfig(vllm_importance_sampling_mode=\n")
     assert get_trainer("trl").settings(path)[0] == {}
+
+
+DOCUMENTS = {
+    "verl": "algorithm: {rollout_correction: {rollout_is: token}}",
+    "trl": "vllm_importance_sampling_mode: token_mask",
+    "slime": "use_tis: true",
+    "nemo-rl": "loss_fn: {use_importance_sampling_correction: true}",
+    "areal": "actor: {use_decoupled_loss: true, m2_threshold: 0.04}",
+}
+
+
+@pytest.mark.parametrize("head", ["---\n", "# of the run\n---\n", "--- # base\n", "\n---   \n", "%YAML 1.2\n---\n"])
+@pytest.mark.parametrize("suffix", ["yaml", "cfg"])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_line_that_begins_a_document_is_no_flag(name: str, suffix: str, head: str, tmp_path: Path) -> None:
+    path, plain = tmp_path / f"a.{suffix}", tmp_path / "plain.yaml"
+    path.write_text(f"{head}{DOCUMENTS[name]}\n")
+    plain.write_text(DOCUMENTS[name])
+    assert get_trainer(name).settings(path) == get_trainer(name).settings(plain)
+    assert get_trainer(name).settings(plain)[0] != {}
+    path.write_text(f"{head}{DOCUMENTS[name]}\n---\nuse_tis: false\n")
+    with pytest.raises(UsageError, match="expected a single document"):
+        load_config(path)
+
+
+def test_a_list_of_overrides_may_begin_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "overrides.yaml"
+    path.write_text("---\n- algorithm.rollout_correction.rollout_is=token\n")
+    assert get_trainer("verl").settings(path) == ({"rollout_is": "token"}, ())

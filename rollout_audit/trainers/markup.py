@@ -101,10 +101,26 @@ def _check_keys(text: str) -> None:
             open_objects[-1][key] = line
 
 
-UNDERSCORED = re.compile(r"(?m)^(\s*[\w.\"'-]+\s*=\s*)([-+]?[0-9.]+_[0-9._]+)(?=\s*(?:#.*)?$)")
+BAND = r"(?<![\w.+-])[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?_[0-9._eE+-]*(?![\w.])"
+TOML_PIECES = re.compile(
+    r"""(?P<text>\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*)"""
+    r"|(?P<header>^[ \t]*\[{1,2}[^\[\]\n=,]*\]{1,2}[ \t]*(?=\#|$))"
+    rf"|(?P<bracket>[\[\]{{}}])|(?P<band>{BAND}(?!\s*=))",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def read_toml(text: str) -> object:
     """A file's tables (ValueError: no TOML, or a key twice)."""
+    depth = 0
+
+    def quoted(piece: re.Match[str]) -> str:
+        nonlocal depth
+        found = piece.group()
+        in_array = bool(piece["header"] and depth)  # a line of its own there
+        if piece["bracket"] or in_array:
+            depth += sum(found.count(mark) for mark in "[{") - sum(found.count(mark) for mark in "]}")
+        return re.sub(BAND, r'"\g<0>"', found) if piece["band"] or in_array else found
+
     # tomllib has a hook for floats but none for integers, so 1_2 must be quoted before it is read
-    return parsed_toml(UNDERSCORED.sub(r'\1"\2"', text))
+    return parsed_toml(TOML_PIECES.sub(quoted, text))

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.configfile import ConfigSource, load_config, read_named
+from rollout_audit.trainers.configfile import ConfigSource, Repeated, load_config, read_named
 from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express, expressed
+from rollout_audit.trainers.references import Remark, check_resolved, settled
 from rollout_audit.trainers.section import Section
 
 if TYPE_CHECKING:
@@ -229,10 +230,13 @@ class Trainer(Generic[C]):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
         notes = [] if given or source in ({}, "{}") else [self._nothing_given(loaded.tree, known)]
         notes += [self._passed_over(name) for name in self.section.passed_over(loaded.tree, known) if given]
-        notes += [str(one) for one in loaded.repeated if known.intersection(one.key.split("."))]
+        remarks: tuple[Repeated | Remark, ...] = (*loaded.repeated, *loaded.remarks)
+        notes += [str(one) for one in remarks if not one.key or known.intersection(one.key.split("."))]
         if given and loaded.by_flags:
             given = {**self.by_flags, **given}
         named = given.pop(self.file_setting, None)
+        given = {key: settled(value, self.defaults.get(key)) for key, value in given.items()}
+        check_resolved(given)
         if named is None:
             return given, notes
         further = read_named(named, source)

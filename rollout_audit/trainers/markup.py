@@ -16,7 +16,7 @@ import yaml
 
 from rollout_audit.dumps.text import in_lines, parsed_toml, twice
 
-__all__ = ["read_json", "read_toml", "read_yaml"]
+__all__ = ["read_any", "read_json", "read_toml", "read_yaml"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -124,3 +124,22 @@ def read_toml(text: str) -> object:
 
     # tomllib has a hook for floats but none for integers, so 1_2 must be quoted before it is read
     return parsed_toml(TOML_PIECES.sub(quoted, text))
+
+
+def read_any(text: str) -> object:
+    """YAML, or TOML where it is none: a pipe has no suffix (ValueError: neither, in the words of YAML)."""
+    try:
+        tree = read_yaml(text)
+    except ValueError:
+        if not TABLE.search(text):
+            raise
+    else:
+        if not isinstance(tree, str | list):
+            return tree
+    try:
+        return read_toml(text)
+    except ValueError:
+        return read_yaml(text)
+
+
+TABLE = re.compile(r"(?m)^\s*(?:\[[^\n]*\]\s*(?:\#.*)?$|[\w.\"'-]+\s*=)")

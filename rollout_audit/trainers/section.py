@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 
 from rollout_audit.dumps.text import twice
 from rollout_audit.errors import UsageError
+from rollout_audit.trainers.references import OfCode
 
 __all__ = ["Section"]
 
@@ -67,7 +68,7 @@ class Section:
         """Raises UsageError where the section is something else, such as a reference that was not resolved."""
         for start, key in enumerate(self.path):
             below = _at(tree, self.path[start:])
-            if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | None):
+            if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | OfCode | None):
                 name = ".".join(self.path[start:])
                 raise UsageError(f"configuration: {name} holds {below!r}, not settings by name")
 

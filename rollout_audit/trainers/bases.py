@@ -105,9 +105,9 @@ def _named(tree: Tree) -> Iterator[_Base]:
     """In the order in which they are laid over each other."""
     given = tree.get("defaults")
     yield from _of_defaults(given if isinstance(given, list) else [given])
-    name, path = tree.get("config_name"), tree.get("config_path")
-    if isinstance(name, str):
-        yield _Base("--config-name", f"{path}/{name}" if isinstance(path, str) else name)
+    folder = _texts(tree.get("config_path"))[:1]
+    for name in _texts(tree.get("config_name"))[:1]:
+        yield _Base("--config-name", "/".join((*folder, name)))
     yield from (_Base("--config", one) for one in _texts(tree.get("config")) if _is_name(one))
     files = tree.get(FILES)
     for entry in files if isinstance(files, list) else ():

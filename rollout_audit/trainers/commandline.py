@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 from rollout_audit.trainers.markup import read_yaml
-from rollout_audit.trainers.references import Unresolved
+from rollout_audit.trainers.references import Behind, Unresolved
 
 __all__ = [
     "FILES",
@@ -99,11 +99,12 @@ def read_flags(text: str) -> Iterator[Pair]:
             files += 1
         for flag in FLAG.finditer(" ".join(words)):
             values = [
-                _word(word)
+                word
                 for word in flag["values"].lstrip("=").split()
-                if word.strip("()") and not SEVERAL.fullmatch(word)
+                if word.strip("()") and not SEVERAL.fullmatch(word) and not PAIR.match(word)
             ]
-            yield flag["key"].replace("-", "_"), _one_or_list(values)
+            unknown = Unresolved if flag["values"].startswith("=") else Behind
+            yield flag["key"].replace("-", "_"), _one_or_list([_word(word, unknown) for word in values])
 
 
 FILES = "@"
@@ -222,10 +223,10 @@ def _value(text: str) -> object:
     return read_yaml(UNSPACED.sub(": ", text) if "{" in text else text)
 
 
-def _word(text: str) -> object:
+def _word(text: str, unknown: type[Unresolved] = Unresolved) -> object:
     """A word of a script, of which most settings are of other things: what is no YAML stays the text it is."""
     if UNKNOWN.search(text):
-        return Unresolved(text)
+        return unknown(text)
     try:
         return _value(text)
     except ValueError:

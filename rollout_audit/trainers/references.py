@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.markup import read_yaml
 
-__all__ = ["OfCode", "Remark", "Unresolved", "check_resolved", "resolved", "settled"]
+__all__ = ["Behind", "OfCode", "Remark", "Unresolved", "check_resolved", "resolved", "settled"]
 
 
 class Unresolved(str):
@@ -23,6 +23,12 @@ class Unresolved(str):
 
 class OfCode(Unresolved):
     """An expression in Python."""
+
+    __slots__ = ()
+
+
+class Behind(Unresolved):
+    """A shell's variable behind a flag: its value, or more flags."""
 
     __slots__ = ()
 
@@ -123,11 +129,11 @@ class _Filling:
 
 def settled(value: object, default: object) -> object:
     """A flag's value without what a shell's variable adds behind it: more flags, or what is given to a bare flag."""
-    if isinstance(default, bool) and isinstance(value, Unresolved) and not isinstance(value, OfCode):
-        return True if value.startswith("$") else value
+    if isinstance(default, bool) and isinstance(value, Behind):
+        return True
     if isinstance(value, list) and not isinstance(default, list):
-        given = [one for one in value if not isinstance(one, Unresolved)]
-        return given[0] if len(given) == 1 < len(value) and given[0] is value[0] else value
+        given = [one for one in value if not isinstance(one, Behind)]
+        return given[0] if len(given) == 1 and given[0] is value[0] and len(value) > 1 else value
     return value
 
 

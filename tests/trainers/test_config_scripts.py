@@ -134,6 +134,7 @@ def test_flags_as_a_shell_reads_them(name: str, text: str, cap: float, tmp_path:
         ("slime", "python x.py --use-tis --tis-clip=$CLIP\n", "tis_clip = '$CLIP': "),
         ("slime", "python x.py --use-tis --tis-clip $(cat cap)\n", "tis_clip = '$(cat': "),
         ("openrlhf", "python x.py --is_correction_threshold 0.5 $HIGH\n", "is_correction_threshold = '$HIGH': "),
+        ("slime", "python x.py --use-tis=$TIS\n", "use_tis = '$TIS': "),
         ("trl", f"python x.py --{MAX} $CAP --lr 1\n", f"{MAX} = '$CAP': "),
         (
             "verl",

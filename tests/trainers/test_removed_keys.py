@@ -359,3 +359,30 @@ def test_an_older_key_beside_todays_and_one_that_was_off(
     given, notes = get_trainer(name).settings(config)
     assert given == settings
     assert notes[0] == note
+
+
+def test_a_loss_of_the_runs_own_is_named() -> None:
+    loss = {"type": "custom", "import_path": "my.loss", "kwargs": {"a": 1}}
+    with pytest.raises(ConfigError, match=r"type = 'custom': a loss of the run's own code \(my\.loss\), which no "):
+        get_trainer("prime-rl").configure({"trainer": {"loss": loss}})
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"type": "default", "ipo_threshold": 0.3}, "ipo_threshold = 0.3: not looked at with type 'default'"),
+        ({"type": "ipo", "dppo_mask_high": 0.3}, "dppo_mask_high = 0.3: not looked at with type 'ipo'"),
+    ],
+)
+def test_a_threshold_of_the_other_loss_is_said(config: dict[str, object], note: str) -> None:
+    assert config_warnings("prime-rl", config) == (note,)
+    assert read("prime-rl", config) == read("prime-rl", {"type": config["type"]})
+
+
+@pytest.mark.parametrize("beside", [{}, {"lr": 1e-6, "train_infer_correction": {"filters": []}}])
+def test_tis_of_roll_is_of_the_update(beside: dict[str, object]) -> None:
+    assert read("roll", {"pg_variant": "tis", **beside}) == read("roll", {})
+    assert "pg_variant = 'tis': a clamp of the ratio of the update, not of that to the engine; not looked at" in (
+        config_warnings("roll", {"pg_variant": "tis", **beside})
+    )
+    assert not any("pg_variant =" in line for line in config_warnings("roll", {"pg_variant": "ppo", **beside}))

@@ -48,6 +48,7 @@ REJECTION: dict[str, object] = {
 }
 DEFAULTS: dict[str, object] = {"rejection_sampling": None, "m2_threshold": None}
 DECOUPLED = "use_decoupled_loss"
+SAMPLING = "rejection_sampling"
 CAP, WEIGHT_MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
 OLD_MODES: dict[str | None, dict[str, object] | None] = {
     "disabled": None,
@@ -125,8 +126,8 @@ QUIRKS = (
 
 
 def _of_old_mode(value: object, settings: Mapping[str, object]) -> Mapping[str, object]:
-    """`rejection_sampling` for a mode with the cap beside it; what is given in today's keys counts."""
-    if "rejection_sampling" in settings:
+    """`rejection_sampling` for a mode with the cap beside it; the mode was translated before the cap."""
+    if SAMPLING in settings:
         return {}
     old = Settings({WEIGHT_MODE: value}).choice(WEIGHT_MODE, OLD_MODES)
     if old is None:
@@ -142,8 +143,18 @@ def _of_old_cap(value: object, settings: Mapping[str, object]) -> Mapping[str, o
 
 
 RENAMED = (
-    Renamed(WEIGHT_MODE, "removed; now level and action of rejection_sampling, translated", _of_old_mode),
-    Renamed(CAP, "removed; now upper of rejection_sampling with metric ratio, translated", _of_old_cap),
+    Renamed(
+        WEIGHT_MODE,
+        "removed; now level and action of rejection_sampling, translated",
+        _of_old_mode,
+        yields_to=(SAMPLING,),
+    ),
+    Renamed(
+        CAP,
+        "removed; now upper of rejection_sampling with metric ratio, translated",
+        _of_old_cap,
+        yields_to=(SAMPLING,),
+    ),
 )
 """In this order: the cap alone had the mode token_mask"""
 

@@ -8,7 +8,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.configfile import ConfigSource, load_config, read_named
+from rollout_audit.trainers.configfile import ConfigSource, Repeated, load_config, read_named
 from rollout_audit.trainers.expression import Expression, Options, Unexpressible, express, expressed
+from rollout_audit.trainers.references import Remark, check_resolved, settled
 from rollout_audit.trainers.section import Section
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Renamed:
     """its value and all other settings → the settings of today"""
     values: frozenset[object] | None = None
     """the values that are of the older version, where the key itself is still in use"""
+    yields_to: tuple[str, ...] = ()
+    """keys of today; where one of them is given it counts, and this one is not looked at"""
 
     def applies(self, settings: Settings) -> bool:
         if self.key not in settings:
@@ -128,7 +131,7 @@ class Renamed:
 
 def replaced_by(old: str, new: str) -> Renamed:
     """A key that only changed its name; where both are given the new one counts."""
-    return Renamed(old, f"now {new}", lambda value, settings: {new: settings.get(new, value)})
+    return Renamed(old, f"now {new}", lambda value, settings: {new: settings.get(new, value)}, yields_to=(new,))
 
 
 def read_by(key: str, whose: str, trainer: str, values: frozenset[object] | None = None) -> Renamed:
@@ -209,13 +212,18 @@ class Trainer(Generic[C]):
 
     def settings(self, source: ConfigSource) -> tuple[Settings, tuple[str, ...]]:
         """The trainer's settings of today in `source`, and a line for each that an older key gave."""
-        settings, notes = self._read(source)
+        asked, notes = self._read(source)
+        settings = asked
         for old in self.renamed:
             if old.applies(settings):
                 value, rest = settings[old.key], {key: value for key, value in settings.items() if key != old.key}
-                today = old.translate(value, rest)
+                newer = next((key for key in old.yields_to if key in asked), None)
+                today = {} if newer else old.translate(value, rest)
                 if value is not None or today:  # null was off, and is
-                    notes.append(f"{old.key} = {value!r}: {old.now}")
+                    off = not (newer or today) and isinstance(value, bool | int | float) and value <= 0
+                    beside = "; off then, and read as off" if off else ""
+                    beside = f"; {newer} = {asked[newer]!r} is given beside it and counts" if newer else beside
+                    notes.append(f"{old.key} = {value!r}: {old.now}{beside}")
                 settings = {**rest, **today}
         return settings, tuple(notes)
 
@@ -224,15 +232,26 @@ class Trainer(Generic[C]):
         known = {*self.defaults, *self.optional, *(old.key for old in self.renamed), self.file_setting} - {""}
         loaded = load_config(source)
         tree = self._affirmed(loaded.tree) if loaded.by_flags else loaded.tree
-        given = dict(self.relevant(self.section.of(tree, known)))
+        homes = {key: self.elsewhere.get(key, self.section.path) for key in (*self.defaults, *self.optional)}
+        found = self.section.of(tree, known, homes)
+        given = dict(self.relevant(found))
         for key in (key for key in given if key not in known):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
-        notes = [] if given or source in ({}, "{}") else [self._nothing_given(loaded.tree, known)]
+        strays = [
+            (name, homes.get(name.rpartition(".")[2]))
+            for name, value in self.section.strays(tree, known, homes)
+            if (key := name.rpartition(".")[2]) in self.relevant({**found, key: value})
+        ]
+        misplaced = [self._stray(name, home) for name, home in strays]
+        notes = misplaced if given or source in ({}, "{}") else self._nothing_given(loaded.tree, misplaced)
         notes += [self._passed_over(name) for name in self.section.passed_over(loaded.tree, known) if given]
-        notes += [str(one) for one in loaded.repeated if known.intersection(one.key.split("."))]
+        remarks: tuple[Repeated | Remark, ...] = (*loaded.repeated, *loaded.remarks)
+        notes += [str(one) for one in remarks if not one.key or known.intersection(one.key.split("."))]
         if given and loaded.by_flags:
             given = {**self.by_flags, **given}
         named = given.pop(self.file_setting, None)
+        given = {key: settled(value, self.defaults.get(key)) for key, value in given.items()}
+        check_resolved(given)
         if named is None:
             return given, notes
         further = read_named(named, source)
@@ -245,16 +264,20 @@ class Trainer(Generic[C]):
         negated = {f"no_{key}": key for key, value in self.defaults.items() if value is True}
         return {negated.get(key, key): False if key in negated else value for key, value in tree.items()}
 
-    def _nothing_given(self, tree: Settings, known: Collection[str]) -> str:
-        stray, place = self.section.stray(tree, known), ".".join(self.section.path)
+    def _nothing_given(self, tree: Settings, misplaced: list[str]) -> list[str]:
+        place = ".".join(self.section.path)
         text = f"no setting of {self.name} is given: its defaults"
-        if stray:
-            return f"{text}; {stray} is not where it looks{f', which is under {place}' if place else ''}"
+        if misplaced:
+            return [f"{text}; {misplaced[0]}", *misplaced[1:]]
         if not tree or (place and self.section.path[0] in tree):
-            return text
+            return [text]
         more = f" and {len(tree) - NAMED} more" if len(tree) > NAMED else ""
         looked_for = f", where its settings would stand under {place}" if place else ""
-        return f"{text}; there are {', '.join(map(str, [*tree][:NAMED]))}{more}{looked_for}"
+        return [f"{text}; there are {', '.join(map(str, [*tree][:NAMED]))}{more}{looked_for}"]
+
+    def _stray(self, name: str, home: tuple[str, ...] | None) -> str:
+        place = ".".join(self.section.path if home is None else home)
+        return f"{name} is not where it looks{f', which is under {place}' if place else ''}"
 
     def _passed_over(self, name: str) -> str:
         place = ".".join(self.section.path)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rollout_audit.trainers.markup import read_yaml
+from rollout_audit.trainers.references import Behind, Unresolved
 
 __all__ = [
+    "FILES",
     "Pair",
     "are_flags",
     "are_pairs",
@@ -17,7 +18,6 @@ __all__ = [
     "read_flags",
     "read_pair_lines",
     "read_pairs",
-    "read_script",
 ]
 
 Pair = tuple[str, object]
@@ -29,13 +29,15 @@ DOTTED = r"[a-z][a-z0-9_]*(?:\.\w+|\[\d+\])+"
 NESTED = rf"\+*{DOTTED}="
 PAIR = re.compile(rf"^\+*(?P<key>{DOTTED})=(?P<value>.*)$", re.DOTALL)
 """Of hydra, in a launch script"""
+FIRST_FLAG = re.compile(r"--[A-Za-z]")
+"""`---` begins a document of YAML"""
 FLAG = re.compile(r"(?:^|\s)--(?P<key>[A-Za-z][\w.-]*)(?P<values>(?:[=\s]\s*(?!--)\S+)*)")
 
 
 def are_flags(text: str) -> bool:
     """Whether the first thing beside comments is a command-line flag."""
     lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line and not line.startswith("#")), "").startswith("--")
+    return bool(FIRST_FLAG.match(next((line for line in lines if line and not line.startswith("#")), "")))
 
 
 def hold_pairs(text: str) -> bool:
@@ -69,7 +71,7 @@ LINE = re.compile(rf"^\s*(?:-\s+)?(?P<quote>[\"']?)(?P<pair>\+*{PATH}\s*=\s*\S.*
 
 def are_pairs(text: str) -> bool:
     """Whether every line that is neither blank nor a comment is `key=value`."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", "---"))]
     return bool(lines) and all(LINE.match(line) for line in lines)
 
 
@@ -80,48 +82,86 @@ def read_pair_lines(text: str) -> Iterator[Pair]:
             yield from read_pairs(found["pair"])
 
 
-def read_script(text: str) -> list[Pair]:
-    """What a script in Python launches, by flags or hydra's settings; else the keywords of its calls."""
-    return list(read_flags(text)) or list(_keywords(text))
-
-
-def _keywords(text: str) -> Iterator[Pair]:
-    """`GRPOConfig(vllm_importance_sampling_mode="token_mask")`, values that stand there as such."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return
-    calls = sorted((n for n in ast.walk(tree) if isinstance(n, ast.Call)), key=lambda n: (n.lineno, n.col_offset))
-    for keyword in (one for call in calls for one in call.keywords):
-        try:
-            value = ast.literal_eval(keyword.value)
-        except ValueError:
-            continue
-        if keyword.arg is not None:
-            yield keyword.arg, value
-
-
 def read_flags(text: str) -> Iterator[Pair]:
     """`--key value`, `--key=value`, `--key` (true) and `--key 0.5 5.0` (a list) of a command line or script.
 
-    Of a script also hydra's `section.key=value`; variables that are set once stand for their values.
+    Of a script also hydra's `section.key=value`, and prime-rl's `@ FILE` as an entry of FILES; variables that are set
+    once stand for their values.
     """
+    files = 0
     for line in _filled_in(text.replace("\\\n", " ")).splitlines():
-        words = list(_words(line))
+        named, words = _files([_closed(word) for word in _command(_words(line))])
         for word in words:
             if pair := PAIR.match(word):
                 yield pair["key"], _word(pair["value"])
+        for place, file in named:
+            yield f"{FILES}.{files}", {"place": place, "file": file}
+            files += 1
         for flag in FLAG.finditer(" ".join(words)):
             values = [
-                _word(word)
+                word
                 for word in flag["values"].lstrip("=").split()
-                if word.strip("()") and not UNKNOWN.fullmatch(word)
+                if word.strip("()") and not SEVERAL.fullmatch(word) and not PAIR.match(word)
             ]
-            yield flag["key"].replace("-", "_"), _one_or_list(values)
+            unknown = Unresolved if flag["values"].startswith("=") else Behind
+            yield flag["key"].replace("-", "_"), _one_or_list([_word(word, unknown) for word in values])
+
+
+FILES = "@"
+"""Under which the files of settings stand that a command line names so"""
+
+
+FILE = re.compile(r".+\.(?:toml|ya?ml|json)$")
+
+
+def _files(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Each `@ FILE` with the flag that it stands behind, and the other words."""
+    found: list[tuple[str, str]] = []
+    rest: list[str] = []
+    place, skip = "", False
+    for i, word in enumerate(words):
+        file = "".join(words[i + 1 : i + 2]) if word == FILES else word.removeprefix(FILES)
+        if skip:
+            skip = False
+        elif word.startswith(FILES) and FILE.match(file):
+            if rest and rest[-1].startswith("--") and "=" not in rest[-1]:
+                place = rest.pop().removeprefix("--").replace("-", "_")
+            found.append((place, file))
+            skip = word == FILES
+        else:
+            place = ""
+            rest.append(word)
+    return found, rest
+
+
+OPERATOR = re.compile(r"(?:\d?>{1,2}|&>|\||&&|&|;|<)(?!\()\S*")
+"""Of a shell, behind a command"""
+
+
+def _command(words: Iterable[str]) -> Iterator[str]:
+    """The words without what the shell does with the output, `2>&1 | tee run.log`; the next command's are as good."""
+    skipping = False
+    for word in words:
+        if OPERATOR.fullmatch(word):
+            skipping = True
+        elif not skipping or word.startswith("--") or PAIR.match(word):
+            skipping = False
+            yield word
+        if word.endswith(";"):
+            skipping = True
+
+
+def _closed(word: str) -> str:
+    """Without the end of a bash array, `ARGS=(--use-tis --tis-clip 4)`, or of a command."""
+    word = word.removesuffix(";")
+    surplus = word.count(")") - word.count("(")
+    return word[:-surplus] if surplus > 0 and word.endswith(")" * surplus) else word
 
 
 ASSIGNED = re.compile(
-    r"^\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"'(]+)\s*(?:#.*)?$", re.M
+    r"(?:^|;|&&)[ \t]*(?:(?:export|local|readonly)\s+)?(?P<name>[A-Za-z_]\w*)="
+    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"'(;&]+)(?=[ \t]*(?:;|&&|\s\#.*$|$))",
+    re.M,
 )
 VARIABLE = re.compile(r"\$(?:\{(?P<name>[A-Za-z_]\w*)(?::?-(?P<default>[^{}]*))?\}|(?P<bare>[A-Za-z_]\w*))")
 """Of a shell"""
@@ -131,8 +171,10 @@ PIECE = re.compile(rf"\s+(?=--|{NESTED})")
 """Between settings inside one quoted string"""
 BEFORE = re.compile(rf"^(?:\w+\+?=\(?|[fr]{{1,2}})?\s*(?=--|{NESTED})")
 """The name of a variable that such a string is given to, the f of Python"""
-UNKNOWN = re.compile(r"\$[\w{}\[\]@*]+")
-"""A variable that has no value here, by itself"""
+SEVERAL = re.compile(r"\$(?:[@*]|\{\w+\[[@*]\]\})")
+"""A variable that stands for any number of words"""
+UNKNOWN = re.compile(r"\$(?:\w|\{[\w!\#]+[^.\w]|\(|[@*])")
+"""A variable or command whose value is not here; `${a.b}` is OmegaConf's"""
 
 
 def _filled_in(text: str) -> str:
@@ -181,8 +223,10 @@ def _value(text: str) -> object:
     return read_yaml(UNSPACED.sub(": ", text) if "{" in text else text)
 
 
-def _word(text: str) -> object:
+def _word(text: str, unknown: type[Unresolved] = Unresolved) -> object:
     """A word of a script, of which most settings are of other things: what is no YAML stays the text it is."""
+    if UNKNOWN.search(text):
+        return unknown(text)
     try:
         return _value(text)
     except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from rollout_audit.dumps.text import decoded, twice
 from rollout_audit.errors import UsageError
+from rollout_audit.trainers.bases import with_bases
 from rollout_audit.trainers.commandline import (
     Pair,
     are_flags,
@@ -20,9 +21,10 @@ from rollout_audit.trainers.commandline import (
     read_flags,
     read_pair_lines,
     read_pairs,
-    read_script,
 )
-from rollout_audit.trainers.markup import read_json, read_toml, read_yaml
+from rollout_audit.trainers.markup import read_any, read_json, read_toml, read_yaml
+from rollout_audit.trainers.pythonscript import read_code
+from rollout_audit.trainers.references import Remark, resolved
 
 __all__ = ["ConfigSource", "Loaded", "Repeated", "load_config", "read_named"]
 
@@ -50,6 +52,7 @@ class Loaded:
     repeated: tuple[Repeated, ...] = ()
     by_flags: bool = False
     """whether the settings are those of a command line, as flags or in a script"""
+    remarks: tuple[Remark, ...] = ()
 
 
 def load_config(source: ConfigSource) -> Loaded:
@@ -60,9 +63,19 @@ def load_config(source: ConfigSource) -> Loaded:
             `key=value,key=value` (a value may hold commas; dotted keys are nested, `filters.0.x` and `filters[0].x`
             are of a list, hydra's `+` is dropped), or command-line flags (`--tis-clip 2.0 --use-tis`).
 
+    Files of settings that it names are read where they lie beside it, and references to its own settings filled in.
+
     Raises:
         UsageError: no such file, text that cannot be read, or in a file or mapping a key twice.
     """
+    loaded = _by_itself(source)
+    folder = Path(fspath(source)).parent if not isinstance(source, Mapping) and _is_file(fspath(source)) else None
+    whole, of_files = with_bases(loaded.tree, folder, lambda path: _from_file(path).tree)
+    tree, of_references = resolved(whole)
+    return replace(loaded, tree=tree, remarks=(*loaded.remarks, *of_files, *of_references))
+
+
+def _by_itself(source: ConfigSource) -> Loaded:
     if isinstance(source, Mapping):
         return _of_file("", source.items())
     if not isinstance(source, str | PathLike):
@@ -74,7 +87,7 @@ def load_config(source: ConfigSource) -> Loaded:
         raise UsageError(f"configuration {text!r}: nothing in it; give {KINDS}")
     if text.lstrip().startswith("{"):
         return _of_file(f" {text!r}", _tree(text, text, read_json).items())
-    if isinstance(source, str) and are_flags(text):
+    if isinstance(source, str) and (are_flags(text) or (COMMAND.match(text) and not _is_file(text))):
         return _of_command(text, text, read_flags, by_flags=True)
     if isinstance(source, str) and "=" in text and not _is_file(text) and Path(text).suffix not in SUFFIXES:
         by_words = FIRST_WORD.match(text) and hold_pairs(text)
@@ -97,6 +110,8 @@ INLINE = re.compile(r"\s*[\w.]+:\s")
 KINDS = "a YAML, JSON or TOML file, a JSON object or key=value,key=value"
 FIRST_WORD = re.compile(r"\s*[^\s=,]+\s")
 """Of a pasted command"""
+COMMAND = re.compile(r"\s*[^\s=,:{]+\s(?:.*\s)?--[A-Za-z]", re.DOTALL)
+"""Pasted, with flags"""
 TYPES = {list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false"}
 
 
@@ -120,11 +135,15 @@ def _from_file(path: Path) -> Loaded:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"configuration {name!r}: cannot be read ({reason}); give {KINDS}") from error
     kind = path.suffix.lower()
+    if kind == ".py":
+        code, remarks = read_code(text)
+        by_name = _of_command(name, text, lambda text: [*read_flags(text), *code], by_flags=True)
+        return replace(by_name, remarks=remarks)
     if are_flags(text) or kind in SCRIPTS:
-        return _of_command(name, text, read_script if kind == ".py" else read_flags, by_flags=True)
+        return _of_command(name, text, read_flags, by_flags=True)
     if kind not in LOADERS and are_pairs(text):
         return _of_command(name, text, read_pair_lines)
-    return _of_file(f" {name!r}", _unwrapped(_tree(name, text, LOADERS.get(kind, read_yaml))).items())
+    return _of_file(f" {name!r}", _unwrapped(_tree(name, text, LOADERS.get(kind, read_any))).items())
 
 
 def _unwrapped(tree: Mapping[str, object]) -> Mapping[str, object]:

@@ -16,7 +16,7 @@ import yaml
 
 from rollout_audit.dumps.text import in_lines, parsed_toml, twice
 
-__all__ = ["read_json", "read_toml", "read_yaml"]
+__all__ = ["read_any", "read_json", "read_toml", "read_yaml"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -101,10 +101,45 @@ def _check_keys(text: str) -> None:
             open_objects[-1][key] = line
 
 
-UNDERSCORED = re.compile(r"(?m)^(\s*[\w.\"'-]+\s*=\s*)([-+]?[0-9.]+_[0-9._]+)(?=\s*(?:#.*)?$)")
+BAND = r"(?<![\w.+-])[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?_[0-9._eE+-]*(?![\w.])"
+TOML_PIECES = re.compile(
+    r"""(?P<text>\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*)"""
+    r"|(?P<header>^[ \t]*\[{1,2}[^\[\]\n=,]*\]{1,2}[ \t]*(?=\#|$))"
+    rf"|(?P<bracket>[\[\]{{}}])|(?P<band>{BAND}(?!\s*=))",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def read_toml(text: str) -> object:
     """A file's tables (ValueError: no TOML, or a key twice)."""
+    depth = 0
+
+    def quoted(piece: re.Match[str]) -> str:
+        nonlocal depth
+        found = piece.group()
+        in_array = bool(piece["header"] and depth)  # a line of its own there
+        if piece["bracket"] or in_array:
+            depth += sum(found.count(mark) for mark in "[{") - sum(found.count(mark) for mark in "]}")
+        return re.sub(BAND, r'"\g<0>"', found) if piece["band"] or in_array else found
+
     # tomllib has a hook for floats but none for integers, so 1_2 must be quoted before it is read
-    return parsed_toml(UNDERSCORED.sub(r'\1"\2"', text))
+    return parsed_toml(TOML_PIECES.sub(quoted, text))
+
+
+def read_any(text: str) -> object:
+    """YAML, or TOML where it is none: a pipe has no suffix (ValueError: neither, in the words of YAML)."""
+    try:
+        tree = read_yaml(text)
+    except ValueError:
+        if not TABLE.search(text):
+            raise
+    else:
+        if not isinstance(tree, str | list):
+            return tree
+    try:
+        return read_toml(text)
+    except ValueError:
+        return read_yaml(text)
+
+
+TABLE = re.compile(r"(?m)^\s*(?:\[[^\n]*\]\s*(?:\#.*)?$|[\w.\"'-]+\s*=)")

@@ -108,7 +108,7 @@ RENAMED = (
     replaced_by("enable_vllm_is_correction", ENABLED),
     replaced_by("vllm_is_truncated_threshold", THRESHOLD),
     replaced_by("vllm_is_correction_type", TYPE),
-    Renamed("use_icepop", f"now {TYPE} icepop", lambda on, _: {TYPE: "icepop"} if on else {}),
+    Renamed("use_icepop", f"now {TYPE} icepop", lambda on, _: {TYPE: "icepop"} if on else {}, yields_to=(TYPE,)),
 )
 
 

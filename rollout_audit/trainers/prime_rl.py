@@ -160,16 +160,23 @@ class PrimeRlConfig:
 
 def parse(raw: Mapping[str, object]) -> PrimeRlConfig:
     """Flat settings → configuration (ConfigError: a threshold below 0, an unknown type; `custom` is no data)."""
+    if raw.get("type") == "custom":
+        own = f" ({raw['import_path']})" if "import_path" in raw else ""
+        raise ConfigError(
+            "type", "custom", f"a loss of the run's own code{own}, which no setting tells; not known here"
+        )
     settings = Settings.read(raw, {**DEFAULTS, **BY_RATIO, **BY_DIFFERENCE, TEACHER: 0.0})
     signed = settings.choice("type", TYPES)
     for key in ("adv_tau", "kl_tau", TEACHER):
         settings.not_negative(key)
     if older := _older(raw, settings):
         return older
-    if not signed:
-        threshold = settings.not_negative("ipo_threshold")
-        return PrimeRlConfig(signed, threshold, threshold)
-    return PrimeRlConfig(signed, settings.not_negative("dppo_mask_low"), settings.not_negative("dppo_mask_high"))
+    others = ("ipo_threshold",) if signed else ("dppo_mask_low", "dppo_mask_high")
+    kind = settings.values["type"]
+    moot = [key for key in others if raw.get(key, DEFAULTS[key]) != DEFAULTS[key]]
+    remarks = tuple(f"{key} = {raw[key]!r}: not looked at with type {kind!r}" for key in moot)
+    low, high = ("dppo_mask_low", "dppo_mask_high") if signed else ("ipo_threshold", "ipo_threshold")
+    return PrimeRlConfig(signed, settings.not_negative(low), settings.not_negative(high), remarks=remarks)
 
 
 def _older(raw: Mapping[str, object], settings: Settings) -> PrimeRlConfig | None:
@@ -236,7 +243,8 @@ def warnings(config: PrimeRlConfig) -> tuple[str, ...]:
     signed = {"dppo_mask_high": config.high, "dppo_mask_low": config.low}
     named = signed if config.signed else {"ipo_threshold": config.high}
     reason = "no two probabilities differ by so much"
-    return tuple(f"{key} = {value:.12g}: {reason}" for key, value in named.items() if value >= 1)
+    unreachable = (f"{key} = {value:.12g}: {reason}" for key, value in named.items() if value >= 1)
+    return (*config.remarks, *unreachable)
 
 
 def row_columns(tokens: Tokens, config: PrimeRlConfig) -> dict[str, Tensor]:
@@ -333,7 +341,7 @@ TRAINER: Trainer[PrimeRlConfig] = Trainer(
     quirks=QUIRKS,
     options=OPTIONS,
     counterparts=COUNTERPARTS,
-    optional=frozenset((*BY_RATIO, *BY_DIFFERENCE, TEACHER)),
+    optional=frozenset((*BY_RATIO, *BY_DIFFERENCE, TEACHER, "import_path", "kwargs")),
     renamed=(
         replaced_by("sequence_mask_ratio_low", "sequence_mask_low"),
         replaced_by("sequence_mask_ratio_high", "sequence_mask_high"),

@@ -18,7 +18,7 @@ from rollout_audit.corrections.model import Aggregation, Bound, Correction, Deno
 from rollout_audit.corrections.tokens import Tokens, row_mean, row_sum, spread
 from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
-from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
+from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted, positions
 from rollout_audit.trainers.expression import MISSING, Options, ratio_of, upper
 from rollout_audit.trainers.reductions import EPSILON, row_values, summarise
@@ -43,6 +43,7 @@ FILTER: dict[str, object] = {
 }
 RECOMPUTE, NEVER_RECOMPUTE = "enable_old_logprobs_recompute", "force_disable_old_logprobs_recompute"
 ESTIMATOR = "adv_estimator"
+VARIANT = "pg_variant"
 RECOMPUTING = ("step_reinforce", "gigpo")
 """Estimators that switch the recompute on"""
 DEFAULTS: dict[str, object] = {
@@ -279,8 +280,9 @@ def correction(config: RollConfig) -> Correction:
 
 
 def relevant(settings: Mapping[str, object]) -> Mapping[str, object]:
-    """Without an estimator that changes nothing here."""
-    return {key: value for key, value in settings.items() if key != ESTIMATOR or value in RECOMPUTING}
+    """Without an estimator that changes nothing here, and losses that nobody takes for a correction."""
+    moot = {ESTIMATOR: RECOMPUTING, VARIANT: ("tis",)}
+    return {key: value for key, value in settings.items() if key not in moot or value in moot[key]}
 
 
 def warnings(config: RollConfig) -> tuple[str, ...]:
@@ -388,6 +390,9 @@ TRAINER: Trainer[RollConfig] = Trainer(
     counterparts=COUNTERPARTS,
     elsewhere=dict.fromkeys((RECOMPUTE, NEVER_RECOMPUTE, ESTIMATOR), ()),
     relevant=relevant,
+    renamed=(
+        Renamed(VARIANT, "a clamp of the ratio of the update, not of that to the engine; not looked at", lambda *_: {}),
+    ),
     padded=("_mask_mean@sum", "_clipfrac@sum"),
     counts_masked=True,
 )

@@ -8,8 +8,12 @@ from difflib import SequenceMatcher
 
 from rollout_audit.dumps.text import twice
 from rollout_audit.errors import UsageError
+from rollout_audit.trainers.references import OfCode
 
 __all__ = ["Section"]
+
+
+NOWHERE: Mapping[str, tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +28,25 @@ class Section:
     prefix: str | tuple[str, ...] = ""
     shared: bool = False
     also: tuple[Section, ...] = ()
+    older: bool = False
+    """whether it was the place of an older version, which counts where the others hold nothing"""
 
-    def of(self, tree: Mapping[str, object], known: Collection[str] = ()) -> dict[str, object]:
-        """The settings in `tree`, as a flat dict; `known` are the trainer's keys."""
-        found = [place._found(tree, known) for place in (self, *self.also)]
-        parts = [part for part in found if part is not None]
+    def of(
+        self, tree: Mapping[str, object], known: Collection[str] = (), homes: Mapping[str, tuple[str, ...]] = NOWHERE
+    ) -> dict[str, object]:
+        """The settings in `tree`, as a flat dict.
+
+        Args:
+            tree: all that a source holds.
+            known: the trainer's keys, of older versions too.
+            homes: the path of the one place where a key of today counts.
+        """
         for place in (self, *self.also):
             place._check_spelling(tree, known)
         self._check_holds_settings(tree)
-        if not any(parts) and (not parts or any(key in known for key in tree)):
+        found = self._parts(tree, known, homes)
+        parts = [part for _, part in found]
+        if self._is_flat(tree, known, parts):
             return self._ours(tree, known, flat=True)
         beside = {str(k): v for k, v in tree.items() if k in known} if self._is_fragment(tree, known) else {}
         nested = {k: v for part in parts for k, v in part.items()}
@@ -41,6 +55,24 @@ class Section:
                 both = f"as {beside[key]!r} by itself and {nested[key]!r} in its section"
                 raise UsageError(f"configuration: {twice(key, both)}")
         return beside | nested
+
+    def _is_flat(self, tree: Mapping[str, object], known: Collection[str], parts: list[dict[str, object]]) -> bool:
+        return not any(parts) and (not parts or any(key in known for key in tree))
+
+    def _parts(
+        self, tree: Mapping[str, object], known: Collection[str], homes: Mapping[str, tuple[str, ...]]
+    ) -> list[tuple[Mapping[str, object], dict[str, object]]]:
+        """Of each place that is there: what stands in it, and the settings among that which count."""
+        found: list[tuple[Mapping[str, object], dict[str, object]]] = []
+        for place in (self, *self.also):
+            here = place._found(tree, known)
+            if here is None or (place.older and any(part for _, part in found)):
+                continue
+            node, part = here
+            if not place.older:
+                part = {key: value for key, value in part.items() if homes.get(key, place.path) == place.path}
+            found.append((node, part))
+        return found
 
     def _is_fragment(self, tree: Mapping[str, object], known: Collection[str]) -> bool:
         """Whether nothing but settings of ours and sections stand there: flat and dotted keys beside each other."""
@@ -67,15 +99,31 @@ class Section:
         """Raises UsageError where the section is something else, such as a reference that was not resolved."""
         for start, key in enumerate(self.path):
             below = _at(tree, self.path[start:])
-            if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | None):
+            if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | OfCode | None):
                 name = ".".join(self.path[start:])
                 raise UsageError(f"configuration: {name} holds {below!r}, not settings by name")
 
-    def stray(self, tree: Mapping[str, object], known: Collection[str]) -> str:
-        """The dotted place of a setting of ours that stands where it is not looked for; empty where there is none."""
-        paths = (place.path[start:] for place in (self, *self.also) for start in range(len(place.path)))
-        looked_at = {id(below) for found, below in (_descend(tree, path) for path in paths) if found}
-        return _stray(tree, known, looked_at, ())
+    def strays(
+        self,
+        tree: Mapping[str, object],
+        known: Collection[str],
+        homes: Mapping[str, tuple[str, ...]] = NOWHERE,
+    ) -> Iterator[tuple[str, object]]:
+        """The dotted place and value of each setting of ours that stands where it does not count.
+
+        Left out is what other parts of a run may have under the same name: short keys, and those that are given.
+        """
+        parts = self._parts(tree, known, homes)
+        given = self.of(tree, known, homes)
+        counting = {(id(node), key) for node, part in parts for key in part}
+        if self._is_flat(tree, known, [part for _, part in parts]) or self._is_fragment(tree, known):
+            counting |= {(id(tree), str(key)) for key in tree}
+        places = [_descend(tree, place.path[i:])[1] for place in (self, *self.also) for i in range(len(place.path))]
+        looked_at = {id(node) for node in places}
+        for above, node, key, value in _all_keys(tree, ()):
+            elsewhere = id(node) not in looked_at and (key in given or len(key) < TELLING)
+            if key in known and not elsewhere and (id(node), key) not in counting:
+                yield ".".join((*above, key)), value
 
     def passed_over(self, tree: Mapping[str, object], known: Collection[str]) -> Iterator[str]:
         """Sections beside ours, dotted, whose name is made of the words of ours or of a setting: no known place."""
@@ -87,13 +135,17 @@ class Section:
                 if isinstance(below, Mapping) and name not in own and _is_made_of(str(name), own):
                     yield ".".join((*above, str(name)))
 
-    def _found(self, tree: Mapping[str, object], known: Collection[str]) -> dict[str, object] | None:
+    def _found(
+        self, tree: Mapping[str, object], known: Collection[str]
+    ) -> tuple[Mapping[str, object], dict[str, object]] | None:
+        """What the place holds, and the settings in it."""
         if not self.path:
-            return self._ours(tree, known) or None if self.shared else None
+            ours = self._ours(tree, known) if self.shared else {}
+            return (tree, ours) if ours else None
         for start in range(len(self.path)):
             found, below = _descend(tree, self.path[start:])
             if found:
-                return self._ours(below, known)
+                return below, self._ours(below, known)
         return None
 
     def _ours(self, below: Mapping[str, object], known: Collection[str], *, flat: bool = False) -> dict[str, object]:
@@ -116,15 +168,13 @@ SEVERAL = 2
 """Words, between underscores, that are no coincidence"""
 
 
-def _stray(tree: Mapping[str, object], known: Collection[str], looked_at: set[int], above: tuple[str, ...]) -> str:
-    for key, value in tree.items():
+def _all_keys(
+    node: Mapping[str, object], above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, object], str, object]]:
+    for key, value in node.items():
+        yield above, node, str(key), value
         if isinstance(value, Mapping) and len(above) < DEEPEST:
-            own = next((str(k) for k in value if k in known and len(str(k)) >= TELLING), None)
-            if own and id(value) not in looked_at:
-                return ".".join((*above, str(key), own))
-            if below := _stray(value, known, looked_at, (*above, str(key))):
-                return below
-    return ""
+            yield from _all_keys(value, (*above, str(key)))
 
 
 def _is_made_of(name: str, own: Collection[str]) -> bool:

@@ -61,8 +61,14 @@ RENAMED = (
         "tis_imp_ratio_cap",
         "now token_tis_ratio_clip_high",
         lambda cap, given: {"token_tis_ratio_clip_high": cap} if given.get("use_tis") else {},
+        yields_to=("token_tis_ratio_clip_high", "tis_ratio_type"),
     ),
-    Renamed("use_tis", "now tis_ratio_type token", lambda on, _: {"tis_ratio_type": "token"} if on else {}),
+    Renamed(
+        "use_tis",
+        "now tis_ratio_type token",
+        lambda on, _: {"tis_ratio_type": "token"} if on else {},
+        yields_to=("tis_ratio_type",),
+    ),
 )
 """In this order: the cap looks whether it was in use"""
 LEVELS = {None: Level.NONE, "token": Level.TOKEN, "sequence": Level.SEQUENCE}

@@ -31,7 +31,7 @@ from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, percentiles, row_order, summarise, token_mean
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
-from rollout_audit.trainers.verl_renamed import ACTOR, CAP, POLICY_LOSS, capped
+from rollout_audit.trainers.verl_renamed import ACTOR, CAP, CAPPED, POLICY_LOSS, capped
 from rollout_audit.trainers.verl_weights import (
     Weights,
     eleven_off_policy,
@@ -278,7 +278,7 @@ NOVEMBER = (
     "rollout_is_batch_normalize",
 )
 RENAMED = (
-    Renamed(CAP, "now rollout_is true with rollout_is_threshold", capped(rollout_is=True)),
+    Renamed(CAP, "now rollout_is true with rollout_is_threshold", capped(rollout_is=True), yields_to=CAPPED),
     *(read_by(key, LATER, "verl-2025-11") for key in NOVEMBER),
     read_by("rollout_is", LATER, "verl-2025-11", frozenset({"token", "sequence", "geometric"})),
 )

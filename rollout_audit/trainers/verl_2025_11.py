@@ -31,7 +31,7 @@ from rollout_audit.trainers.off_policy import off_policy_columns, raw_weight
 from rollout_audit.trainers.reductions import fraction, summarise, token_mean
 from rollout_audit.trainers.settings import Settings
 from rollout_audit.trainers.thresholds import REJECTION_OPTIONS
-from rollout_audit.trainers.verl_renamed import BYPASS, CAP, POLICY_LOSS, PURE, SECTION, VETO, capped
+from rollout_audit.trainers.verl_renamed import BYPASS, CAP, CAPPED, POLICY_LOSS, PURE, SECTION, VETO, capped
 from rollout_audit.trainers.verl_weights import (
     Weights,
     extremes,
@@ -305,7 +305,7 @@ def _outside(rows: Columns, level: Level, lower: float, upper: float) -> dict[st
 
 OCTOBER = ("rollout_is_level", "rollout_is_mode", "rollout_is_threshold_lower", "rollout_is_veto_threshold")
 RENAMED = (
-    Renamed(CAP, "now rollout_is 'token' with rollout_is_threshold", capped(rollout_is="token")),
+    Renamed(CAP, "now rollout_is 'token' with rollout_is_threshold", capped(rollout_is="token"), yields_to=CAPPED),
     *(read_by(key, "of verl in October 2025", "verl-2025-10") for key in OCTOBER),
     read_by(IS, "of verl in October 2025", "verl-2025-10", frozenset({True, False})),
     replaced_by(BYPASS, "bypass_mode"),

@@ -425,3 +425,85 @@ def test_keywords_of_a_script_in_python(tmp_path: Path) -> None:
     )
     path.write_text("GRPOConfig(vllm_importance_sampling_mode=\n")
     assert get_trainer("trl").settings(path)[0] == {}
+
+
+DOCUMENTS = {
+    "verl": "algorithm: {rollout_correction: {rollout_is: token}}",
+    "trl": "vllm_importance_sampling_mode: token_mask",
+    "slime": "use_tis: true",
+    "nemo-rl": "loss_fn: {use_importance_sampling_correction: true}",
+    "areal": "actor: {use_decoupled_loss: true, m2_threshold: 0.04}",
+}
+
+
+@pytest.mark.parametrize("head", ["---\n", "# of the run\n---\n", "--- # base\n", "\n---   \n", "%YAML 1.2\n---\n"])
+@pytest.mark.parametrize("suffix", ["yaml", "cfg"])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_line_that_begins_a_document_is_no_flag(name: str, suffix: str, head: str, tmp_path: Path) -> None:
+    path, plain = tmp_path / f"a.{suffix}", tmp_path / "plain.yaml"
+    path.write_text(f"{head}{DOCUMENTS[name]}\n")
+    plain.write_text(DOCUMENTS[name])
+    assert get_trainer(name).settings(path) == get_trainer(name).settings(plain)
+    assert get_trainer(name).settings(plain)[0] != {}
+    path.write_text(f"{head}{DOCUMENTS[name]}\n---\nuse_tis: false\n")
+    with pytest.raises(UsageError, match="expected a single document"):
+        load_config(path)
+
+
+def test_a_list_of_overrides_may_begin_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "overrides.yaml"
+    path.write_text("---\n- algorithm.rollout_correction.rollout_is=token\n")
+    assert get_trainer("verl").settings(path) == ({"rollout_is": "token"}, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("x = {a = 0.5_2, b = 1_2}", {"x": {"a": "0.5_2", "b": "1_2"}}),
+        ("x.y = {a=1_2}", {"x": {"y": {"a": "1_2"}}}),
+        ("x = [0.5_2, 1_2,3 ]", {"x": ["0.5_2", "1_2", 3]}),
+        ("x = [{a = true, b = 1_2}, {b=-1_2}]", {"x": [{"a": True, "b": "1_2"}, {"b": "-1_2"}]}),
+        ("x = [\n  [1_2],\n  [0.5_2]]\ny = 1_2.0_3 # z = 1_2", {"x": [["1_2"], ["0.5_2"]], "y": "1_2.0_3"}),
+        ("x = 1e-1_1e1", {"x": "1e-1_1e1"}),
+        (
+            '1_2 = 3\na = \'1_2\'\nb = "c = 1_2"  # "\n[1_3]\nc = 1_2',
+            {"1_2": 3, "a": "1_2", "b": "c = 1_2", "1_3": {"c": "1_2"}},
+        ),
+        ("x = \"\"\"\ny = 1_2\n[1_2]\n\"\"\"\nz = '''a 1_2'''", {"x": "y = 1_2\n[1_2]\n", "z": "a 1_2"}),
+    ],
+)
+def test_no_underscore_of_toml_is_passed_over(text: str, tree: object, tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    assert load_config(path).tree == tree
+
+
+IN_TABLES = {
+    "verl": (
+        "[algorithm]\nrollout_correction = {{rollout_is = 'token', rollout_is_threshold = {}}}\n",
+        "rollout_is_threshold",
+    ),
+    "roll": ("[train_infer_correction]\nfilters = [{{enabled = true, ratio_high = {}}}]\n", "ratio_high"),
+    "openrlhf": (
+        "[algo.advantage]\nis_correction_enable = true\nis_correction_threshold = [0.5, {}]\n",
+        "is_correction_threshold",
+    ),
+    "areal": ("[actor]\nuse_decoupled_loss = true\nrejection_sampling = {{level = 'token', upper = {}}}\n", "upper"),
+    "prime-rl": ("[trainer]\nloss = {{dppo_mask_high = {}}}\n", "dppo_mask_high"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["1_2", "0.5_2", "1_000"])
+@pytest.mark.parametrize("name", IN_TABLES)
+def test_a_band_inside_a_table_of_toml_is_no_number(name: str, value: str, tmp_path: Path) -> None:
+    text, key = IN_TABLES[name]
+    path = tmp_path / "a.toml"
+    path.write_text(text.format(value))
+    if name == "verl" and value != "1_000":
+        lower, upper = value.split("_")
+        assert f"token weight 0 outside [{lower}, {upper}]" in config_text(name, path)
+    else:
+        with pytest.raises(ConfigError, match=rf"{key}.*'{value}'"):
+            config_text(name, path)
+    path.write_text(text.format("2.5"))
+    assert get_trainer(name).configure(path) is not None

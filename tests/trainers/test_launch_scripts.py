@@ -176,7 +176,7 @@ def test_variables_of_a_script(tmp_path: Path) -> None:
     path.write_text(SCRIPT)
     given = read_config(path)
     assert given["use_tis"] is True
-    assert (given["tis_clip"], given["tis_clip_low"], given["other"], given["flag"]) == (3.0, 0.25, 7, True)
+    assert (given["tis_clip"], given["tis_clip_low"], given["other"], given["flag"]) == (3.0, 0.25, 7, "$REST")
     assert given["algorithm"] == {
         "rollout_correction": {
             "rollout_is": "token",

@@ -194,3 +194,195 @@ class TestSkyRl:
         assert config_warnings("skyrl", {"trainer": {"algorithm": algorithm}}) == ()
         with pytest.raises(ConfigError, match="policy_loss_type = 'ppo': must be one of regular"):
             get_trainer("skyrl").configure({"trainer": {"algorithm": {"policy_loss_type": "ppo"}}})
+
+
+def nested(path: str, settings: dict[str, object]) -> dict[str, object]:
+    tree = settings
+    for part in reversed(path.split(".")):
+        tree = {part: tree}
+    return tree
+
+
+class TestVerl:
+    @pytest.mark.parametrize("name", ["verl", "verl-2026-01", "verl-2025-11"])
+    def test_a_cap_yields_to_the_setting_of_today(self, name: str) -> None:
+        today = {"rollout_is": "sequence", "rollout_is_threshold": 3}
+        tree = nested("algorithm.rollout_correction", today) | nested(
+            "actor_rollout_ref.actor", {"tis_imp_ratio_cap": 2}
+        )
+        assert get_trainer(name).settings(tree) == (
+            today,
+            (
+                "tis_imp_ratio_cap = 2: now rollout_is 'token' with rollout_is_threshold; rollout_is = 'sequence' is "
+                "given beside it and counts",
+            ),
+        )
+
+    def test_the_cap_in_october(self) -> None:
+        tree = {"algorithm": {"rollout_is": False, "rollout_is_threshold": 3.0}, "tis_imp_ratio_cap": 2}
+        tree = {"algorithm": tree["algorithm"], "actor_rollout_ref": {"actor": {"tis_imp_ratio_cap": 2}}}
+        settings, (note,) = get_trainer("verl-2025-10").settings(tree)
+        assert settings == {"rollout_is": False, "rollout_is_threshold": 3.0}
+        assert note.endswith("; rollout_is = False is given beside it and counts")
+
+    @pytest.mark.parametrize("name", ["verl", "verl-2026-01", "verl-2025-11"])
+    @pytest.mark.parametrize("today", [{"rollout_is": "sequence", "rollout_is_threshold": 3}, {"rollout_is": "token"}])
+    def test_the_place_of_october_is_not_read_beside_that_of_today(self, name: str, today: dict[str, object]) -> None:
+        tree = {"algorithm": {"rollout_is_threshold": 5, "rollout_correction": today}}
+        settings, notes = get_trainer(name).settings(tree)
+        assert settings == today
+        assert notes == (
+            "algorithm.rollout_is_threshold is not where it looks, which is under algorithm.rollout_correction",
+        )
+        alone = {"algorithm": {"rollout_is_threshold": 5, "rollout_correction": None}}
+        assert get_trainer(name).settings(alone) == ({"rollout_is_threshold": 5}, ())
+
+    @pytest.mark.parametrize("mode", ["mask", "clip"])
+    @pytest.mark.parametrize("applied", [True, False])
+    @pytest.mark.parametrize("level", ["token", "sequence", "geometric", None])
+    @pytest.mark.parametrize("lower", [0.25, None])
+    def test_mask_mode_keeps_what_it_kept(
+        self, mode: str, applied: bool, level: str | None, lower: float | None
+    ) -> None:
+        """Ratios of 4, 1 and 1/3 (product 4/3), and of 1/3 and 1/6 (mean 0.24), against October's own module."""
+        config: dict[str, object] = {"rollout_is_mode": mode, "rollout_is": applied, "rollout_is_threshold": 3.5}
+        config |= {"rollout_is_level": level} if level else {}
+        config |= {"rollout_is_threshold_lower": lower} if lower else {}
+        rows = [[math.log(4.0), 0.0, -LOG3], [-LOG3, -math.log(6.0)]]
+        if level == "geometric" and applied:
+            with pytest.raises(ConfigError, match="rollout_is_level = 'geometric': no weight of today"):
+                get_trainer("verl").settings(config)
+            return
+        old, new = (get_trainer(name) for name in ("verl-2025-10", "verl"))
+        tokens = tokens_of(rows)
+        kept = [kept_tokens(one.correction(one.configure(config)), tokens) for one in (old, new)]
+        assert kept[0].tolist() == kept[1].tolist()
+        assert not kept[1].all()
+        weights = [weights_of(name, config, rows) for name in ("verl-2025-10", "verl")]
+        stays = kept[1].tolist()
+        assert [w for w, stay in zip(weights[1], stays, strict=True) if stay] == pytest.approx(
+            [w for w, stay in zip(weights[0], stays, strict=True) if stay]
+        )
+        notes = get_trainer("verl").settings(config)[1]
+        assert notes[0].startswith(f"rollout_is_mode = {mode!r}: now rollout_rs, whose band is compared with −log ρ")
+        assert any(note.startswith("rollout_is_threshold_lower = 0.25: now the band") for note in notes) == bool(lower)
+
+    def test_october_without_a_threshold_was_off(self) -> None:
+        for config in (
+            {"rollout_is": True, "rollout_is_threshold": None},
+            {"rollout_is": True, "rollout_is_threshold": None, "rollout_is_mode": "mask"},
+        ):
+            assert read("verl", dict(config)) == Correction() == read("verl-2025-10", dict(config))
+
+    def test_the_lower_bound_of_truncated_weights_was_of_figures(self) -> None:
+        config = {"rollout_is": True, "rollout_is_threshold": 2.0, "rollout_is_threshold_lower": 0.5}
+        assert read("verl", config) == read("verl", {"rollout_is": "token", "rollout_is_threshold": 2.0})
+
+    @pytest.mark.parametrize(
+        ("config", "text"),
+        [
+            (
+                {"rollout_is_mode": "masks", "rollout_is": True},
+                "rollout_is_mode = 'masks': must be one of truncate, mask, clip; of verl in October 2025",
+            ),
+            (
+                {"rollout_is_mode": "mask", "rollout_is_level": "seq", "rollout_is_threshold": 2.0},
+                "rollout_is_level = 'seq': must be one of token, sequence, geometric",
+            ),
+            (
+                {"rollout_is_mode": "mask", "rollout_is_threshold": 2.0, "rollout_is_threshold_lower": "0.5_1"},
+                "rollout_is_threshold_lower = '0.5_1': expected a number",
+            ),
+        ],
+    )
+    def test_refused(self, config: dict[str, object], text: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            get_trainer("verl").configure(config)
+        assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "settings", "note"),
+    [
+        (
+            "skyrl",
+            {"use_tis": True, "tis_ratio_type": "sequence"},
+            {"tis_ratio_type": "sequence"},
+            "use_tis = True: now tis_ratio_type token; tis_ratio_type = 'sequence' is given beside it and counts",
+        ),
+        (
+            "skyrl",
+            {"use_tis": True, "tis_imp_ratio_cap": 2.0, "token_tis_ratio_clip_high": 4},
+            {"tis_ratio_type": "token", "token_tis_ratio_clip_high": 4},
+            "tis_imp_ratio_cap = 2.0: now token_tis_ratio_clip_high; token_tis_ratio_clip_high = 4 is given beside it "
+            "and counts",
+        ),
+        (
+            "openrlhf",
+            {"use_icepop": True, "is_correction_type": "tis"},
+            {"is_correction_type": "tis"},
+            "use_icepop = True: now is_correction_type icepop; is_correction_type = 'tis' is given beside it and "
+            "counts",
+        ),
+        (
+            "open-instruct",
+            {"tis_mask_lower": 0.5, "rho_mask_lower_bound": 0.8},
+            {"rho_mask_lower_bound": 0.8},
+            "tis_mask_lower = 0.5: now rho_mask_lower_bound; rho_mask_lower_bound = 0.8 is given beside it and counts",
+        ),
+        (
+            "trl",
+            {"vllm_importance_sampling_cap": 2.0, "vllm_importance_sampling_clip_max": 5.0},
+            {"vllm_importance_sampling_clip_max": 5.0},
+            "vllm_importance_sampling_cap = 2.0: now vllm_importance_sampling_clip_max; "
+            "vllm_importance_sampling_clip_max = 5.0 is given beside it and counts",
+        ),
+        (
+            "areal",
+            {"behave_imp_weight_cap": 5.0, "rejection_sampling": {"upper": 3.0}},
+            {"rejection_sampling": {"upper": 3.0}},
+            "behave_imp_weight_cap = 5.0: removed; now upper of rejection_sampling with metric ratio, translated; "
+            "rejection_sampling = {'upper': 3.0} is given beside it and counts",
+        ),
+        ("skyrl", {"use_tis": False}, {}, "use_tis = False: now tis_ratio_type token; off then, and read as off"),
+        ("openrlhf", {"use_icepop": False}, {}, "use_icepop = False: now is_correction_type icepop; off then, "
+         "and read as off"),
+        ("verl", {"use_policy_gradient": False}, {}, "use_policy_gradient = False: now loss_type 'reinforce'; "
+         "--trainer verl-2025-11 has the names that version logs; off then, and read as off"),
+        ("verl", {"tis_imp_ratio_cap": -1}, {}, "tis_imp_ratio_cap = -1: now rollout_is 'token' with "
+         "rollout_is_threshold; off then, and read as off"),
+    ],
+)  # fmt: skip
+def test_an_older_key_beside_todays_and_one_that_was_off(
+    name: str, config: dict[str, object], settings: dict[str, object], note: str
+) -> None:
+    given, notes = get_trainer(name).settings(config)
+    assert given == settings
+    assert notes[0] == note
+
+
+def test_a_loss_of_the_runs_own_is_named() -> None:
+    loss = {"type": "custom", "import_path": "my.loss", "kwargs": {"a": 1}}
+    with pytest.raises(ConfigError, match=r"type = 'custom': a loss of the run's own code \(my\.loss\), which no "):
+        get_trainer("prime-rl").configure({"trainer": {"loss": loss}})
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"type": "default", "ipo_threshold": 0.3}, "ipo_threshold = 0.3: not looked at with type 'default'"),
+        ({"type": "ipo", "dppo_mask_high": 0.3}, "dppo_mask_high = 0.3: not looked at with type 'ipo'"),
+    ],
+)
+def test_a_threshold_of_the_other_loss_is_said(config: dict[str, object], note: str) -> None:
+    assert config_warnings("prime-rl", config) == (note,)
+    assert read("prime-rl", config) == read("prime-rl", {"type": config["type"]})
+
+
+@pytest.mark.parametrize("beside", [{}, {"lr": 1e-6, "train_infer_correction": {"filters": []}}])
+def test_tis_of_roll_is_of_the_update(beside: dict[str, object]) -> None:
+    assert read("roll", {"pg_variant": "tis", **beside}) == read("roll", {})
+    assert "pg_variant = 'tis': a clamp of the ratio of the update, not of that to the engine; not looked at" in (
+        config_warnings("roll", {"pg_variant": "tis", **beside})
+    )
+    assert not any("pg_variant =" in line for line in config_warnings("roll", {"pg_variant": "ppo", **beside}))

@@ -253,7 +253,7 @@ def test_the_correction(name: str, config: dict[str, object], correction: Correc
         (
             "verl",
             {"rollout_is": "geometric"},
-            "rollout_is = 'geometric': must be one of null, token, sequence",
+            "rollout_is = 'geometric': a weight of verl in October to December 2025; --trainer verl-2025-11 reads it",
         ),
         ("verl", {"bypass_mode": "yes"}, "bypass_mode = 'yes': must be true or false"),
         (

@@ -82,7 +82,7 @@ def dump_of(
             {"rollout_importance_sampling_threshold": 0},
             "rollout_importance_sampling_threshold = 0: must be",
         ),
-        ("prime-rl", {"type": "custom"}, "type = 'custom': must be one of default, ipo"),
+        ("prime-rl", {"type": "custom"}, "type = 'custom': a loss of the run's own code, which no setting tells"),
         ("prime-rl", {"dppo_mask_low": -0.1}, "dppo_mask_low = -0.1: must not be negative"),
     ],
 )

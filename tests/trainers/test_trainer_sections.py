@@ -408,3 +408,78 @@ class TestOpenRlhf:
         )
         assert trainer.warnings(trainer.configure({"is_correction_enable": True})) == ()
         assert trainer.warnings(trainer.configure({"policy_loss_type": "gspo"})) == ()
+
+
+MISPLACED: list[tuple[str, dict[str, object], dict[str, object], str]] = [
+    (
+        "nemo-rl",
+        {"loss_fn": {"seq_logprob_error_threshold": 2, "use_importance_sampling_correction": True}},
+        {"use_importance_sampling_correction": True},
+        "loss_fn.seq_logprob_error_threshold is not where it looks, which is under grpo",
+    ),
+    (
+        "nemo-rl",
+        {
+            "grpo": {"use_importance_sampling_correction": True, "seq_logprob_error_threshold": 2},
+            "loss_fn": {"token_level_loss": True},
+        },
+        {"seq_logprob_error_threshold": 2, "token_level_loss": True},
+        "grpo.use_importance_sampling_correction is not where it looks, which is under loss_fn",
+    ),
+    (
+        "skyrl",
+        {"trainer": {"algorithm": {"tis_ratio_type": "token", "off_policy_correction": {"geo_mask_low": 0.9}}}},
+        {"geo_mask_low": 0.9},
+        "trainer.algorithm.tis_ratio_type is not where it looks, which is under "
+        "trainer.algorithm.off_policy_correction",
+    ),
+    (
+        "verl",
+        {"algorithm": {"rollout_rs": "token_k1", "rollout_correction": {"rollout_is": "token"}}},
+        {"rollout_is": "token"},
+        "algorithm.rollout_rs is not where it looks, which is under algorithm.rollout_correction",
+    ),
+    (
+        "verl",
+        {"seed": 1, "rollout_rs_threshold": 2.0, "algorithm": {"rollout_correction": {"rollout_is": "token"}}},
+        {"rollout_is": "token"},
+        "rollout_rs_threshold is not where it looks, which is under algorithm.rollout_correction",
+    ),
+    (
+        "areal",
+        {"actor": {"use_decoupled_loss": True}, "ref": {"m2_threshold": 0.04}},
+        {"use_decoupled_loss": True},
+        "ref.m2_threshold is not where it looks, which is under actor",
+    ),
+    (
+        "roll",
+        {"enable_old_logprobs_recompute": True, "train_infer_correction": {"filters": []}, "actor": {"is_weight": {}}},
+        {"enable_old_logprobs_recompute": True, "filters": []},
+        "actor.is_weight is not where it looks, which is under train_infer_correction",
+    ),
+    (
+        "slime",
+        {"use_tis": True, "rollout": {"tis_clip_low": 0.5}},
+        {"use_tis": True},
+        "rollout.tis_clip_low is not where it looks",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "tree", "settings", "note"), MISPLACED)
+def test_a_setting_in_the_wrong_section_is_named_and_not_taken(
+    name: str, tree: dict[str, object], settings: dict[str, object], note: str
+) -> None:
+    assert get_trainer(name).settings(tree) == (settings, (note,))
+
+
+@pytest.mark.parametrize(
+    ("name", "tree"),
+    [
+        ("areal", {"actor": {"m2_threshold": 0.04}, "ref": {"m2_threshold": 1.0}}),
+        ("verl", {"algorithm": {"rollout_correction": {"rollout_is": "token"}}, "critic": {"clip_ratio_low": 0.3}}),
+        ("prime-rl", {"trainer": {"loss": {"kl_tau": 0.0}}, "orchestrator": {"type": "x"}}),
+    ],
+)
+def test_a_setting_of_another_part_is_not_spoken_of(name: str, tree: dict[str, object]) -> None:
+    assert get_trainer(name).settings(tree)[1] == ()

@@ -45,6 +45,8 @@ class Evidence:
     logged: Metrics
     work: tuple[Work, ...] | None = None
     """what each rule does by itself; None where the tokens were not asked"""
+    config: object = None
+    """the trainer's parsed configuration, where it was read"""
 
     def figure(self, name: str) -> Number:
         """What `Counterpart.native` names, `overall` being the pair that the correction compares."""
@@ -109,6 +111,7 @@ def with_trainer(
     logged: Metrics,
     reads: str,
     work: tuple[Work, ...] | None = None,
+    config: object = None,
 ) -> Report:
     """The report with what the trainer would have logged, and with its quirks that matter among the findings.
 
@@ -119,9 +122,10 @@ def with_trainer(
         logged: its metrics, the whole dump as one batch.
         reads: what its configuration was read as, in words.
         work: what each of its rules does by itself, where the tokens were asked.
+        config: its parsed configuration.
     """
     own = next(c for c in report.corrections if c.name == report.settings.reference)
-    evidence = Evidence(trainer, correction, report, own, logged, work)
+    evidence = Evidence(trainer, correction, report, own, logged, work, config)
     its = TrainerReport(
         name=trainer.name,
         version=trainer.version,
@@ -149,7 +153,8 @@ def without_its_figures(report: Report, trainer: Trainer[Any], correction: Corre
 def beside(evidence: Evidence) -> list[CounterpartReport]:
     """Figures of the trainer beside their native counterparts, where both have a value."""
     found = []
-    for name, counterpart in evidence.trainer.counterparts.items():
+    for name, listed in evidence.trainer.counterparts.items():
+        counterpart = listed.configured(evidence.config)
         value, native = evidence.logged.get(name), _native(evidence, counterpart)
         if value is None or native is None:
             continue

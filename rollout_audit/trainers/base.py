@@ -9,7 +9,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -94,6 +94,15 @@ class Counterpart:
 
     rejecting: str = ""
     """the quirk in the place of `quirk` where tokens were rejected"""
+
+    native_by: Callable[[Any], str] | None = None
+    """`native` by the trainer's configuration, where that says which figure it is"""
+
+    def configured(self, config: object) -> Counterpart:
+        """The same under a configuration (None: not known)."""
+        if self.native_by is None or config is None:
+            return self
+        return replace(self, native=self.native_by(config))
 
     @property
     def metric(self) -> str:

@@ -35,6 +35,7 @@ from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
 __all__ = ["TrainerEvidence", "trainer_evidence", "trainer_metrics"]
 
 CPU = torch.device("cpu")
+VALID = "row.valid_tokens"
 
 
 @overload
@@ -111,6 +112,8 @@ class TrainerEvidence:
     """of each step, where that was asked for"""
     work: tuple[Work, ...] | None
     """what each of its rules does by itself"""
+    scored: Metrics | None = None
+    """what it would have logged without the rows that have no valid token; None where there are none"""
 
 
 def trainer_evidence(
@@ -132,7 +135,7 @@ def trainer_evidence(
         in_order = bool(its.batch_rules)
         apart = own.gather(own.reading(**how), workers or default_workers(), FaultLog()) if in_order else whole
         steps = {step: apart.metrics(step) for step in apart.steps}
-    return TrainerEvidence(whole.metrics(None), steps, work_of(its.correction, whole.columns))
+    return TrainerEvidence(whole.metrics(None), steps, work_of(its.correction, whole.columns), whole.scored())
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,7 @@ class _Dialect:
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
         if self.asks_rules:
             columns |= {name: c.numpy() for name, c in work_columns(self.correction, tokens).items()}
+            columns[VALID] = tokens.lengths.numpy().astype(np.float64)
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:
             return RowTable([columns]), None
@@ -203,7 +207,14 @@ class _Batches:
         return sorted({int(step) for step in self.columns["step"]})
 
     def metrics(self, step: int | None) -> Metrics:
-        chosen = slice(None) if step is None else self.columns["step"] == step
+        return self._metrics(slice(None) if step is None else self.columns["step"] == step, step)
+
+    def scored(self) -> Metrics | None:
+        """The pooled metrics without the rows that have no valid token; None where there are none, or no others."""
+        scored = self.columns[VALID] > 0
+        return None if scored.all() or not scored.any() else self._metrics(scored, None)
+
+    def _metrics(self, chosen: slice | NDArray[np.bool_], step: int | None) -> Metrics:
         rows = {name: column[chosen] for name, column in self.columns.items() if name != "step"}
         return self.dialect.trainer.metrics(rows, self.dialect.config, self._order(step))
 

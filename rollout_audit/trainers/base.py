@@ -50,6 +50,11 @@ OrderStatistics: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 C = TypeVar("C")
 
 
+def always(_: object) -> bool:
+    """Whatever the correction or the configuration."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Quirk:
     """Something a trainer does that its names or its documentation would not lead one to expect."""
@@ -57,17 +62,20 @@ class Quirk:
     name: str
     sentence: str
     source: str
+    instead: Callable[[Any], Correction | None] | None = None
+    """configuration → the correction that one would expect; None where the configuration does not have the quirk"""
+    told_by: str = ""
+    """the check or quirk whose finding tells this one as well"""
+    when: Callable[[Any], bool] = always
+    """the configurations that have the quirk"""
+    untold: str = ""
+    """why no dump shows it, of what is documentation only"""
 
 
 Settings: TypeAlias = Mapping[str, object]
 
 Syntax: TypeAlias = Literal["yaml", "flags", "dashed flags", "toml"]
 """How a trainer takes its settings; dashed flags have - for _"""
-
-
-def always(correction: Correction) -> bool:  # noqa: ARG001 - one signature for every condition
-    """Whatever the correction."""
-    return True
 
 
 def weighs(correction: Correction) -> bool:
@@ -88,10 +96,6 @@ class Counterpart:
     """whether the trainer's figure is x or 1 − x of it"""
     when: Callable[[Correction], bool] = always
     """the corrections for which the two are the same thing"""
-    empty_row: float | None = None
-    """what a row without a valid token counts as in the trainer's mean over rows; where leaving such rows out gives the
-    native figure, the quirk is `empty_rows`"""
-
     rejecting: str = ""
     """the quirk in the place of `quirk` where tokens were rejected"""
 

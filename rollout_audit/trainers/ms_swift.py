@@ -118,9 +118,12 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     "rollout_correction/training_ppl": Counterpart("overall.training_ppl", "empty_rows"),
     "rollout_correction/rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),
+    "rollout_correction/ppl_ratio": Counterpart("overall.ppl_ratio", "empty_rows"),
+    "rollout_correction/log_ppl_diff": Counterpart("overall.log_ppl_diff", "empty_rows"),
+    "rollout_correction/log_ppl_abs_diff": Counterpart("overall.log_ppl_abs_diff", "empty_rows"),
     "rollout_correction/kl": Counterpart("overall.kl_k1", "empty_rows"),
     "rollout_correction/k3_kl": Counterpart("overall.kl_k3", "clamped_k3"),
-    "rollout_correction/chi2_seq": Counterpart("overall.chi2_seq", "geometric_chi2", empty_row=0.0),
+    "rollout_correction/chi2_seq": Counterpart("overall.chi2_seq", "geometric_chi2"),
     "rollout_correction/ess": Counterpart("raw.ess", "ess_of_clamped_weights"),
 }
 

@@ -152,7 +152,7 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     **mis.COUNTERPARTS,
     "train_rollout_logprob_abs_diff": Counterpart(
-        "overall.log_prob_diff_abs_mean", "mean_of_means", empty_row=0.0, rejecting="diff_of_kept_tokens"
+        "overall.log_prob_diff_abs_mean", "mean_of_means", rejecting="diff_of_kept_tokens"
     ),
     "tis": Counterpart("bounded.weight_mean", "raw_tis"),
 }

@@ -152,7 +152,7 @@ def _vetoes_nothing(correction: Correction) -> bool:
 COUNTERPARTS = {
     **LOGGED_RAW,
     "rollout_corr/chi2_token": Counterpart("overall.chi2_token", "clamped_chi2"),
-    "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2", empty_row=0.0),
+    "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2"),
     "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "mixed_populations", when=weighs),
     "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_after_bounding", when=weighs),
     "rollout_corr/rollout_is_ratio_fraction_high": Counterpart(

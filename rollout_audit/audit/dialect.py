@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, overload
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.idle import Work, work_columns, work_of
+from rollout_audit.audit.instead import Instead, expected, instead_columns, instead_of
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values
 from rollout_audit.audit.reading import Reading
@@ -112,6 +113,8 @@ class TrainerEvidence:
     """of each step, where that was asked for"""
     work: tuple[Work, ...] | None
     """what each of its rules does by itself"""
+    instead: Mapping[str, Instead] = field(default_factory=dict)
+    """quirk → what would be done without it, for those that the configuration has"""
     scored: Metrics | None = None
     """what it would have logged without the rows that have no valid token; None where there are none"""
 
@@ -135,7 +138,13 @@ def trainer_evidence(
         in_order = bool(its.batch_rules)
         apart = own.gather(own.reading(**how), workers or default_workers(), FaultLog()) if in_order else whole
         steps = {step: apart.metrics(step) for step in apart.steps}
-    return TrainerEvidence(whole.metrics(None), steps, work_of(its.correction, whole.columns), whole.scored())
+    return TrainerEvidence(
+        pooled=whole.metrics(None),
+        by_step=steps,
+        work=work_of(its.correction, whole.columns),
+        instead=instead_of(its.expected, whole.columns),
+        scored=whole.scored(),
+    )
 
 
 @dataclass(frozen=True)
@@ -165,6 +174,10 @@ class _Dialect:
     def correction(self) -> Correction:
         return self.trainer.correction(self.config)
 
+    @cached_property
+    def expected(self) -> Mapping[str, Correction]:
+        return expected(self.trainer, self.config)
+
     @property
     def batch_rules(self) -> tuple[Rule, ...]:
         return self.correction.batch_rules
@@ -185,6 +198,8 @@ class _Dialect:
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
         if self.asks_rules:
             columns |= {name: c.numpy() for name, c in work_columns(self.correction, tokens).items()}
+            others = instead_columns(self.correction, self.expected, tokens)
+            columns |= {name: c.numpy() for name, c in others.items()}
             columns[VALID] = tokens.lengths.numpy().astype(np.float64)
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:

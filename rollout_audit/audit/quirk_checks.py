@@ -166,6 +166,81 @@ def _logged_unapplied(evidence: Evidence) -> str | None:
     return f"sampling_importance_ratio = {value:.4g} is not applied" if idle and value is not None else None
 
 
+def _every_weight_is_0(evidence: Evidence) -> str | None:
+    return "every weight is 0" if evidence.figure("bounded.zeroed_fraction") == 1 else None
+
+
+def _normalised_before(evidence: Evidence) -> str | None:
+    known = evidence.known("normalised.weight_mean", "kept.weight_mean", "normalised.batch_norm_factor")
+    if not known or not evidence.correction.applied_weight.normalise or not departs(known[1], known[0]):
+        return None
+    every, left, factor = known
+    return f"divided by {factor:.4g} all weights average {every:.4g}, those of the tokens that are left {left:.4g}"
+
+
+def _past_the_clamp(evidence: Evidence) -> str | None:
+    by_row = evidence.correction.applied_weight.level is Level.SEQUENCE
+    count = evidence.figure(f"overall.{'sequences' if by_row else 'tokens'}_past_clamp")
+    if not count or evidence.correction.applied_weight.level is Level.NONE:
+        return None
+    span = evidence.known("raw.weight_min", "raw.weight_max")
+    text = f"{count:,} {'responses' if by_row else 'tokens'} lie beyond a log-ratio of ±20"
+    return f"{text}: raw weights from {span[0]:.4g} to {span[1]:.4g}" if span else text
+
+
+def _zeroed(evidence: Evidence) -> str | None:
+    """Of weights that are 0 and of rejected tokens, where neither changes the denominator."""
+    known = evidence.known("bounded.zeroed_fraction", "kept.masked_fraction", "kept.gradient_scale_original")
+    if not known or not departs(1 - max(known[:2]), 1):
+        return None
+    lost, total = max(known[:2]), known[2]
+    over = f", {total / (1 - lost):.4g} of the others" if lost < 1 else ""
+    return f"{lost:.2%} of the tokens have weight 0: the weights add up to {total:.4g} of all{over}"
+
+
+LARGEST_JS = math.log(2)
+
+
+def _no_divergence(evidence: Evidence) -> str | None:
+    value = evidence.logged.get("js_divergence_error")
+    above = value is not None and value > LARGEST_JS
+    return f"js_divergence_error = {value:.4g} is above log 2 = {LARGEST_JS:.4g}" if above else None
+
+
+def _nothing_left(evidence: Evidence) -> str | None:
+    value = evidence.logged.get("token_mult_prob_error")
+    none = evidence.figure("kept.masked_fraction") == 1
+    return f"every row is masked: token_mult_prob_error is logged as {value:g}" if none and value == 0 else None
+
+
+def _logged_as_0(evidence: Evidence) -> str | None:
+    value = evidence.logged.get("val/rho_weight")
+    return "val/rho_weight = 0 is logged, while every weight is 1" if value == 0 else None
+
+
+def _by_difference(evidence: Evidence) -> str | None:
+    shares = {name: evidence.removed_by(name) for name in ("seq_mean_prob_diff", "seq_sum_prob_diff")}
+    texts = [
+        f"{name} removes {share:.2%} of the tokens by itself" for name, share in shares.items() if share is not None
+    ]
+    return "; ".join(texts) or None
+
+
+MANYFOLD = 2.0
+
+
+def _ratios_that_stay(evidence: Evidence) -> str | None:
+    known = evidence.known("kept.weight_min", "kept.weight_max")
+    if not known or (known[0] >= 1 / MANYFOLD and known[1] <= MANYFOLD):
+        return None
+    return f"the ratios of the tokens that stay lie from {known[0]:.4g} to {known[1]:.4g}"
+
+
+def _masked_but_penalised(evidence: Evidence) -> str | None:
+    share = evidence.figure("kept.masked_fraction")
+    return f"{share:.2%} of the tokens are masked and keep that term" if share else None
+
+
 CHECKS: tuple[Check, ...] = (
     Check("k1_sign", "warning", _lopsided_k1, every_trainer=False),
     Check("shared_threshold", "warning", _shared_threshold, every_trainer=False),
@@ -176,5 +251,15 @@ CHECKS: tuple[Check, ...] = (
     Check("signed_kl", "warning", _cancelling, every_trainer=False),
     Check("signed_difference", "warning", _cancelling, every_trainer=False),
     Check("current_policy", "warning", _lag, every_trainer=False),
+    Check("empty_weights", "warning", _every_weight_is_0, every_trainer=False),
+    Check("normaliser_before_rejection", "warning", _normalised_before, every_trainer=False),
+    Check("unclamped_ratio", "warning", _past_the_clamp, every_trainer=False),
+    Check("masking_is_zeroing", "info", _zeroed, every_trainer=False),
+    Check("pseudo_js", "warning", _no_divergence, every_trainer=False),
+    Check("epsilon", "warning", _nothing_left, every_trainer=False),
+    Check("zeros_when_off", "info", _logged_as_0, every_trainer=False),
+    Check("geometric_difference", "info", _by_difference, every_trainer=False),
+    Check("mask_by_probability", "warning", _ratios_that_stay, every_trainer=False),
+    Check("masked_tokens_keep_kl", "info", _masked_but_penalised, every_trainer=False),
     Check("ratio_without_correction", "info", _logged_unapplied, every_trainer=False),
 )

@@ -18,7 +18,7 @@ from rollout_audit.corrections.model import Correction
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Counterpart, Quirk, Trainer
 
-__all__ = ["CHECKS", "Check", "Evidence", "beside", "findings", "with_trainer", "without_its_figures"]
+__all__ = ["CHECKS", "EMPTY_ROWS", "Check", "Evidence", "beside", "findings", "with_trainer", "without_its_figures"]
 
 EMPTY_ROWS = "empty_rows"
 """The quirk of means that rows without a valid token dilute; any trainer's, as that is found by leaving them out"""
@@ -27,6 +27,8 @@ EMPTY_ROWS = "empty_rows"
 def findings(evidence: Evidence) -> list[FindingReport]:
     """One finding for each quirk that matters."""
     found = {name: (check.severity, text) for name, check, text in _checked(evidence)}
+    for quirk, severity, text in _otherwise(evidence):
+        found[quirk] = severity, text
     for quirk, text in _departing(evidence):
         severity, before = found.get(quirk, ("warning", ""))
         found[quirk] = severity, " ".join(filter(None, (before, text)))
@@ -109,6 +111,20 @@ def _cause(evidence: Evidence, name: str, counterpart: Counterpart, native: floa
 def _native(evidence: Evidence, counterpart: Counterpart) -> Number:
     value = evidence.figure(counterpart.native) if counterpart.when(evidence.correction) else None
     return value if value is None or counterpart.of == "value" else 1.0 - value
+
+
+def _otherwise(evidence: Evidence) -> Iterator[tuple[str, Literal["warning", "info"], str]]:
+    """(quirk, severity, what it changes); a warning where it changes more than 5 % of the tokens or of the weights."""
+    tokens = evidence.report.counts.valid_tokens
+    for name, one in evidence.asked.instead.items():
+        if one.tokens:
+            matters = departs(one.own, one.other) or departs(tokens - one.tokens, tokens)
+            yield (
+                name,
+                "warning" if matters else "info",
+                f'{one.tokens:,} of {tokens:,} tokens have another weight in the loss than "{one.text}" would give: '
+                f"the weights add up to {one.own / tokens:.4g} of the tokens, with that to {one.other / tokens:.4g}.",
+            )
 
 
 def _departing(evidence: Evidence) -> Iterator[tuple[str, str]]:

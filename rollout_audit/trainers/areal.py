@@ -29,6 +29,7 @@ from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.otherwise import reruled, reweighed
 from rollout_audit.trainers.reductions import largest, smallest, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -82,18 +83,24 @@ QUIRKS = (
         "k3_of_the_inverse",
         "kl_k3 is 1/ρ − 1 + log ρ, while its help text says ρ − 1 − log ρ.",
         "reference/trainers.md 9A",
+        instead=lambda config: reruled(
+            correction(config),
+            lambda rule: replace(rule, statistic=Statistic.K3) if rule.statistic is Statistic.K3_REVERSE else rule,
+        ),
     ),
     Quirk(
         "geometric_weight",
         "At level sequence with metric ratio the weight is the geometric mean ratio whatever agg is; with a KL metric "
         "it is the token's own ratio.",
         "reference/trainers.md 9A",
+        instead=lambda config: _of_its_aggregate(config),
     ),
     Quirk(
         "clamp_of_another_ratio",
         "action clamp with agg sum or max tests the product or the largest ratio and clamps the geometric mean: where "
         "that lies inside the bounds nothing happens.",
         "conformance/MORE.md, correction 6",
+        instead=lambda config: _clamping_what_it_tests(config),
     ),
     Quirk(
         "filtered_means_changed",
@@ -109,17 +116,22 @@ QUIRKS = (
         "denominators_differ",
         "n_valid_tokens and the denominator of the loss shrink with M2PO and not with rejection.",
         "reference/trainers.md 9A",
+        told_by="gradient_scale",
     ),
     Quirk(
         "m2po_by_micro_batch",
         "M2PO sorts the tokens of one micro-batch; here a step (or the dump) is one, and of equal d² the tokens that "
         "come first stay.",
         "reference/trainers.md 9A",
+        untold="A dump does not tell the micro-batches",
     ),
     Quirk(
         "no_weight_by_default",
         "Without rejection_sampling, or without use_decoupled_loss, the ratio to the engine is not applied at all.",
         "reference/trainers.md 9A",
+        instead=lambda config: (
+            replace(correction(config), weight=Weight(Level.TOKEN, clamp=None)) if config.rejection is None else None
+        ),
     ),
 )
 
@@ -320,6 +332,26 @@ def _tests_another_ratio(rejection: Rejection) -> bool:
         return False
     of_sum = rejection.aggregation is Aggregation.SEQ_SUM and rejection.lower > 1
     return of_sum or rejection.aggregation is Aggregation.SEQ_MAX
+
+
+def _of_its_aggregate(config: ArealConfig) -> Correction | None:
+    """Responses weighed by what `metric` and `agg` are about."""
+    rejection = config.rejection
+    if rejection is None or rejection.clamps or not rejection.sequence:
+        return None
+    if rejection.statistic is not Statistic.RATIO:
+        return reweighed(correction(config), level=Level.GEOMETRIC)
+    product = rejection.aggregation is Aggregation.SEQ_SUM
+    return reweighed(correction(config), level=Level.SEQUENCE) if product else None
+
+
+def _clamping_what_it_tests(config: ArealConfig) -> Correction | None:
+    """The product clamped where it is tested; the mean, where it is the largest ratio that is tested."""
+    rejection = config.rejection
+    if rejection is None or not rejection.clamps or not rejection.sequence:
+        return None
+    level = Level.SEQUENCE if rejection.aggregation is Aggregation.SEQ_SUM else Level.GEOMETRIC
+    return reweighed(correction(config), level=level, outside=None)
 
 
 def warnings(config: ArealConfig) -> tuple[str, ...]:

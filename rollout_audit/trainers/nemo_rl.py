@@ -33,6 +33,7 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics, Noted
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, fraction, largest, mean, smallest, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -84,17 +85,20 @@ QUIRKS = (
         "overflow_is_zero",
         "A weight that overflows float32 (log-ratio above 88.7) becomes 0 before it is bounded, not the cap.",
         "reference/trainers.md 6A",
+        instead=lambda config: reweighed(correction(config), overflow=None),
     ),
     Quirk(
         "raw_weights_of_kept_sequences",
         "seq-mask-tis leaves the token weights of kept sequences raw; is_oob_ratio is then a share of rows, empty "
         "ones inside the bounds.",
         "reference/trainers.md 6A; conformance/MORE.md, correction 9",
+        instead=lambda config: _clipped(config),
     ),
     Quirk(
         "zero_or_mask",
         "Truncation zeroes weights and leaves denominators alone; the sequence error mask shrinks them.",
         "reference/trainers.md 6A",
+        told_by="gradient_scale",
     ),
     Quirk(
         "swapped_policy_kl",
@@ -235,6 +239,13 @@ def correction(config: NemoConfig) -> Correction:
     if zeroes is None:
         return Correction(weight, (error,), denominator=Denominator.KEPT)
     return Correction(weight, (error, replace(zeroes, over=Over.REMAINING)), denominator=Denominator.REMAINING)
+
+
+def _clipped(config: NemoConfig) -> Correction | None:
+    """seq-mask-tis with its band on the token weights too."""
+    if not config.enabled or config.geometric_rule is None:
+        return None
+    return reweighed(correction(config), bound=Bound.CLIP, lower=config.lower, upper=config.upper)
 
 
 def _error_rule(config: NemoConfig) -> Rule | None:

@@ -34,6 +34,7 @@ from rollout_audit.trainers import mis
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.mis import FUNCTION
+from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -106,11 +107,13 @@ QUIRKS = (
         "icepop_without_floor",
         "icepop_function takes the bounds of TIS: with the default tis_clip_low 0 it has no lower bound.",
         "reference/trainers.md 2A",
+        instead=lambda config: _with_a_floor(config),
     ),
     Quirk(
         "unclamped_ratio",
         "The built-in functions exponentiate the log-ratio unclamped; only mis.py clamps it to ±20.",
         "reference/trainers.md 2A",
+        when=lambda config: config.weight is not None,
     ),
     Quirk(
         "opsm_counts_masked_tokens",
@@ -155,6 +158,7 @@ COUNTERPARTS = {
         "overall.log_prob_diff_abs_mean", "mean_of_means", rejecting="diff_of_kept_tokens"
     ),
     "tis": Counterpart("bounded.weight_mean", "raw_tis"),
+    "opsm_clipfrac": Counterpart("kept.seq_masked_fraction", "opsm_counts_masked_tokens"),
 }
 
 
@@ -240,6 +244,14 @@ def correction(config: SlimeConfig) -> Correction:
         denominator=Denominator.ORIGINAL,
         mode=Mode.BYPASS if config.bypass else Mode.DECOUPLED,
     )
+
+
+def _with_a_floor(config: SlimeConfig) -> Correction | None:
+    """IcePop with the reciprocal as its lower bound."""
+    weight = config.weight
+    if weight is None or weight.bound is not Bound.MASK or weight.lower is not None or (weight.upper or 0.0) <= 1:
+        return None
+    return reweighed(correction(config), lower=1.0 / (weight.upper or 1.0))
 
 
 def _opsm_rules(config: SlimeConfig) -> tuple[Rule, ...]:

@@ -48,7 +48,14 @@ REJECTION: dict[str, object] = {
     "lower": None,
 }
 DEFAULTS: dict[str, object] = {"rejection_sampling": None, "m2_threshold": None}
-DECOUPLED = "use_decoupled_loss"
+DECOUPLED, PROXIMAL = "use_decoupled_loss", "prox_logp_method"
+PROXIMALS: dict[str | None, str] = {
+    "recompute": "",
+    "metrics": "",
+    "loglinear": "the proximal log-probs are interpolated between those of the engine and of the current policy; "
+    "old_log_probs of the dump must be these for the weights to be those of the run",
+}
+"""What is to be said of how AReaL comes by prox_logp; metrics interpolates for the log alone"""
 CAP, WEIGHT_MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
 OLD_MODES: dict[str | None, dict[str, object] | None] = {
     "disabled": None,
@@ -238,7 +245,7 @@ def parse(raw: Mapping[str, object]) -> ArealConfig:
     """
     flat = {key: value for key, value in raw.items() if key in REJECTION}
     own = {key: value for key, value in raw.items() if key not in flat}
-    settings = Settings.read(own, {**DEFAULTS, DECOUPLED: True})
+    settings = Settings.read(own, {**DEFAULTS, DECOUPLED: True, PROXIMAL: "recompute"})
     nested = settings.values["rejection_sampling"]
     if nested is not None and not isinstance(nested, Mapping):
         raise ConfigError("rejection_sampling", nested, f"expected settings: {', '.join(REJECTION)}")
@@ -247,7 +254,10 @@ def parse(raw: Mapping[str, object]) -> ArealConfig:
         rejection=_parsed(Settings.read({**(nested or {}), **flat}, REJECTION)) if listed else None,
         m2_threshold=settings.optional_positive("m2_threshold"),
     )
-    return _decoupled(config, applies=settings.flag(DECOUPLED), given=DECOUPLED in raw)
+    config = _decoupled(config, applies=settings.flag(DECOUPLED), given=DECOUPLED in raw)
+    said = settings.choice(PROXIMAL, PROXIMALS) if settings.flag(DECOUPLED) else ""
+    about = (f"{PROXIMAL} = {settings.values[PROXIMAL]!r}: {said}",) if said else ()
+    return replace(config, remarks=(*config.remarks, *about))
 
 
 def _decoupled(config: ArealConfig, *, applies: bool, given: bool) -> ArealConfig:
@@ -434,7 +444,7 @@ TRAINER: Trainer[ArealConfig] = Trainer(
     warnings=warnings,
     row_columns=row_columns,
     metrics=metrics,
-    optional=frozenset((*REJECTION, DECOUPLED)),
+    optional=frozenset((*REJECTION, DECOUPLED, PROXIMAL)),
     renamed=RENAMED,
     quirks=QUIRKS,
     options=OPTIONS,

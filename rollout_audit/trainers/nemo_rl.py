@@ -37,6 +37,7 @@ from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, fraction, largest, mean, smallest, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
+from rollout_audit.trainers.thresholds import band_without_one
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -261,6 +262,8 @@ def warnings(config: NemoConfig) -> tuple[str, ...]:
         found.append(f"{TYPE} = {config.truncation.value!r}: logged, not applied without {ENABLED}")
     if config.truncation is Truncation.TIS and config.upper is not None and config.upper < 1:
         found.append(f"{UPPER} = {config.upper:.12g}: a cap below 1 shrinks weights where the policies agree")
+    if config.truncation in (Truncation.ICEPOP, Truncation.SEQUENCE_MASK):
+        found += band_without_one(f"{LOWER} and {UPPER}", config.lower, config.upper)
     threshold = config.mask.threshold if config.mask else None
     if threshold is not None and threshold < 1:
         found.append(f"{ERROR_THRESHOLD} = {threshold:.12g}: the error is never below 1, every sequence is masked")

@@ -38,6 +38,7 @@ from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
+from rollout_audit.trainers.thresholds import band_without_one
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -265,7 +266,9 @@ def warnings(config: SlimeConfig) -> tuple[str, ...]:
     """A cap below 1, IcePop without a lower bound, OPSM."""
     found = list(mis.warnings(config.mis)) if config.mis else []
     weight = config.weight
-    if weight is not None and weight.upper is not None and weight.upper < 1:
+    if weight is not None and weight.bound is Bound.MASK:
+        found += band_without_one("tis_clip_low and tis_clip", weight.lower, weight.upper)
+    elif weight is not None and weight.upper is not None and weight.upper < 1:
         found.append(f"tis_clip = {weight.upper:.12g}: a cap below 1 shrinks weights where the policies agree")
     if weight is not None and weight.bound is Bound.MASK and weight.lower is None:
         found.append("tis_clip_low = 0: icepop_function has no lower bound and drops large ratios only")

@@ -135,11 +135,12 @@ def _tensors(dump: Dump, file: int, path: Path, settings: str) -> Iterator[_Tens
         "mask": ("BOOL", source.shape, 1),
     }
     if ends is not None:
-        places["cu_seqlens"] = ("I64", ends.shape, 8)
+        stored, values = ends
+        places[stored.name] = (stored.type, values.shape, values.itemsize)
     with path.open("wb") as stream:
         starts = _begin(stream, places, settings)
         if ends is not None:
-            _put(stream, starts["cu_seqlens"], ends.astype("<i8"))
+            _put(stream, starts[stored.name], values)
         yield _Tensors(dump.infos[file].file.name, source, stream, starts)
 
 

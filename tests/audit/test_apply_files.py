@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
@@ -174,3 +175,14 @@ def test_packed_rows_end_as_they_do_in_the_source(name: str, values: np.ndarray,
     assert made[name].dtype == values.dtype
     assert made[name].tolist() == values.tolist()
     np.testing.assert_allclose(made["weights"], np.exp(np.float32(0.25)), rtol=1e-6)
+
+
+def test_whole_uids_stay_whole(tmp_path: Path) -> None:
+    mu = [[-1.0, -2.0], [-0.5], [-3.0]]
+    table = {"uid": pa.array([7, 2**60, None], pa.int64()), "rollout_log_probs": mu, "old_log_probs": mu}
+    pq.write_table(pa.table(table), tmp_path / "d.parquet")
+    written = ra.write_correction(ra.open_dump(tmp_path / "d.parquet"), "decoupled_token_is", tmp_path / "w")
+    made = pq.read_table(tmp_path / "w" / written.files[0])
+    assert made.schema.field("uid").type == pa.int64()
+    assert made["uid"].to_pylist() == [7, 2**60, None]
+    assert made["weights"].to_pylist() == [[1.0, 1.0], [1.0], [1.0]]

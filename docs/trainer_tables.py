@@ -207,6 +207,7 @@ def quirks() -> Iterator[tuple[str, ...]]:
     named: dict[tuple[str, str], list[str]] = {}
     for name in TRAINERS:
         for quirk in get_trainer(name).quirks:
-            named.setdefault((quirk.name, quirk.sentence), []).append(name)
+            untold = f" Documentation only: {quirk.untold[0].lower()}{quirk.untold[1:]}." if quirk.untold else ""
+            named.setdefault((quirk.name, quirk.sentence + untold), []).append(name)
     for (quirk_name, sentence), owners in named.items():
         yield ", ".join(owners), f"`{quirk_name}`", sentence

@@ -135,11 +135,15 @@ def weights(draw: st.DrawFn, ratios: Sequence[float]) -> Weight:
         return Weight()
     bound = draw(st.sampled_from(list(Bound)))
     lower, upper = sorted(draw(st.tuples(thresholds(ratios), thresholds(ratios))))
-    clamp = draw(st.sampled_from([20.0, 10.0, None]))
-    normalise, over = draw(st.booleans()), draw(st.sampled_from(Rows))
+    more = {
+        "normalise": draw(st.booleans()),
+        "clamp": draw(st.sampled_from([20.0, 10.0, None])),
+        "mean_over": draw(st.sampled_from(Rows)),
+        "overflow": draw(st.sampled_from([None, None, 0.1, 3.0])),
+    }
     if bound is Bound.NONE:
-        return Weight(level, clamp=clamp, normalise=normalise, mean_over=over)
-    return Weight(level, bound, None if bound is Bound.TRUNCATE else lower, upper, normalise, clamp, over)
+        return Weight(level, **more)
+    return Weight(level, bound, None if bound is Bound.TRUNCATE else lower, upper, **more)
 
 
 def thresholds(ratios: Sequence[float]) -> st.SearchStrategy[float]:

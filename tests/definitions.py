@@ -58,7 +58,7 @@ def bounding(correction: Correction, x, bounded) -> dict[str, float]:
     return {
         "capped_fraction": (x > inside.upper).mean(),
         "below_lower_fraction": (x < inside.lower).mean(),
-        "zeroed_fraction": (bounded == 0).mean() if weight.bound is Bound.MASK else 0.0,
+        "zeroed_fraction": (bounded == 0).mean() if weight.bound is Bound.MASK or weight.overflow else 0.0,
         "mass_lost": np.maximum(ratio - bounded, 0).sum() / ratio.sum(),
     }
 

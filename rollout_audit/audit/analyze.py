@@ -121,7 +121,7 @@ def analyze(
         chunk_tokens=chunk_tokens,
     )
     reads = config_text(trainer, source)
-    found = with_trainer(report, dialect, dialect.correction(settings), logged.pooled, reads, logged.work)
+    found = with_trainer(report, dialect, dialect.correction(settings), logged, reads, settings)
     found._logged_steps = logged.by_step
     return found
 

@@ -72,8 +72,9 @@ def write_correction(
     """Write the weights and masks of `apply_correction`, a file for each file of the dump, row for row.
 
     A safetensors file becomes one of the same layout (`weights` F32 and `mask` BOOL of the shape of the rollout's
-    log-probs, packed ones with `cu_seqlens`), every other one Parquet with `uid`, `step`, `weights` list<float32> and
-    `mask` list<bool>. Rows that are left out keep their place: null in Parquet, zeros in safetensors; a file without
+    log-probs, packed ones with the tensor that says where rows end, as it is stored), every other one Parquet with
+    `uid` (a whole number where it is one in the source, else text), `step`, `weights` list<float32> and `mask`
+    list<bool>. Rows that are left out keep their place: null in Parquet, zeros in safetensors; a file without
     a row in the selection is not written. Metadata `rollout_audit.apply` says what was applied to what.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, overload
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rollout_audit.audit.batches import batch_cuts
 from rollout_audit.audit.idle import Work, work_columns, work_of
+from rollout_audit.audit.instead import Instead, expected, instead_columns, instead_of
 from rollout_audit.audit.pairs import Pair, pair_for, pairs_in
 from rollout_audit.audit.passes import keeps_values
 from rollout_audit.audit.reading import Reading
@@ -35,6 +36,7 @@ from rollout_audit.trainers.base import Columns, OrderStatistics, Trainer
 __all__ = ["TrainerEvidence", "trainer_evidence", "trainer_metrics"]
 
 CPU = torch.device("cpu")
+VALID = "row.valid_tokens"
 
 
 @overload
@@ -111,6 +113,10 @@ class TrainerEvidence:
     """of each step, where that was asked for"""
     work: tuple[Work, ...] | None
     """what each of its rules does by itself"""
+    instead: Mapping[str, Instead] = field(default_factory=dict)
+    """quirk → what would be done without it, for those that the configuration has"""
+    scored: Metrics | None = None
+    """what it would have logged without the rows that have no valid token; None where there are none"""
 
 
 def trainer_evidence(
@@ -132,7 +138,13 @@ def trainer_evidence(
         in_order = bool(its.batch_rules)
         apart = own.gather(own.reading(**how), workers or default_workers(), FaultLog()) if in_order else whole
         steps = {step: apart.metrics(step) for step in apart.steps}
-    return TrainerEvidence(whole.metrics(None), steps, work_of(its.correction, whole.columns))
+    return TrainerEvidence(
+        pooled=whole.metrics(None),
+        by_step=steps,
+        work=work_of(its.correction, whole.columns),
+        instead=instead_of(its.expected, whole.columns),
+        scored=whole.scored(),
+    )
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,10 @@ class _Dialect:
     def correction(self) -> Correction:
         return self.trainer.correction(self.config)
 
+    @cached_property
+    def expected(self) -> Mapping[str, Correction]:
+        return expected(self.trainer, self.config)
+
     @property
     def batch_rules(self) -> tuple[Rule, ...]:
         return self.correction.batch_rules
@@ -182,6 +198,9 @@ class _Dialect:
         columns = {name: c.numpy() for name, c in self.trainer.row_columns(tokens, self.config).items()}
         if self.asks_rules:
             columns |= {name: c.numpy() for name, c in work_columns(self.correction, tokens).items()}
+            others = instead_columns(self.correction, self.expected, tokens)
+            columns |= {name: c.numpy() for name, c in others.items()}
+            columns[VALID] = tokens.lengths.numpy().astype(np.float64)
         columns["step"] = chunk.steps.astype(np.float64)
         if not self._needs_order:
             return RowTable([columns]), None
@@ -203,7 +222,14 @@ class _Batches:
         return sorted({int(step) for step in self.columns["step"]})
 
     def metrics(self, step: int | None) -> Metrics:
-        chosen = slice(None) if step is None else self.columns["step"] == step
+        return self._metrics(slice(None) if step is None else self.columns["step"] == step, step)
+
+    def scored(self) -> Metrics | None:
+        """The pooled metrics without the rows that have no valid token; None where there are none, or no others."""
+        scored = self.columns[VALID] > 0
+        return None if scored.all() or not scored.any() else self._metrics(scored, None)
+
+    def _metrics(self, chosen: slice | NDArray[np.bool_], step: int | None) -> Metrics:
         rows = {name: column[chosen] for name, column in self.columns.items() if name != "step"}
         return self.dialect.trainer.metrics(rows, self.dialect.config, self._order(step))
 

@@ -26,6 +26,7 @@ __all__ = [
     "is_interval",
     "is_streamed",
     "k3_roots",
+    "overflown_weight",
     "ratio_interval",
     "token_interval",
     "weight_interval",
@@ -82,6 +83,11 @@ def weight_interval(weight: Weight) -> Interval:
     if weight.bound is Bound.NONE:
         return EVERYTHING
     return _open_beyond(ratio_interval(lower, upper), weight.clamp)
+
+
+def overflown_weight(weight: Weight) -> float:
+    """What becomes of a ratio past `overflow`: it counts as 0, which a clip raises to its lower bound."""
+    return (weight.lower or 0.0) if weight.bound is Bound.CLIP else 0.0
 
 
 _MONOTONE = (Statistic.RATIO, Statistic.K1)

@@ -123,6 +123,8 @@ def _weight_text(weight: Weight) -> str:
         text += f" only outside {_rule_interval(weight.outside)}{_conditions(weight.outside)}"
     if weight.token_clamp is not None:
         text += f", log-ratio of each token clamped to ±{weight.token_clamp:g}"
+    if weight.loses_overflow:
+        text += f", 0 past a log-ratio of {weight.overflow:.3g}"
     if weight.pooled:
         text += ", geometric mean over the response"
     by_token = weight.level is Level.TOKEN

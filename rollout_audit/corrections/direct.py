@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from rollout_audit.corrections.batch_order import BatchOrder, keeps
-from rollout_audit.corrections.cuts import Interval, has_interval, ratio_interval, token_interval, weight_interval
+from rollout_audit.corrections.cuts import (
+    Interval,
+    has_interval,
+    overflown_weight,
+    ratio_interval,
+    token_interval,
+    weight_interval,
+)
 from rollout_audit.corrections.model import (
     Aggregation,
     Bound,
@@ -136,6 +143,13 @@ def _clamped(log_ratio: Tensor, clamp: float | None) -> Tensor:
 
 def bounded_weight(weight: Weight, log_ratio: Tensor) -> Tensor:
     """[tokens] exp of the clamped log-ratio, then truncated, clipped or zeroed outside the bounds."""
+    bounded = _bounded(weight, log_ratio)
+    if weight.overflow is None:
+        return bounded
+    return bounded.masked_fill(log_ratio > weight.overflow, overflown_weight(weight))
+
+
+def _bounded(weight: Weight, log_ratio: Tensor) -> Tensor:
     ratio = _clamped(log_ratio, weight.clamp).exp()
     inside = weight_interval(weight)
     below, above = log_ratio < inside.lower, log_ratio > inside.upper

@@ -3,7 +3,8 @@
 verl's k1 band is a band of ratios, IcePop over all tokens is a raw weight and a rule, a veto is a rule on the least
 ratio of the response, and where nothing is removed all denominators are one. What is left after such rewriting is
 compared part by part. Clamps of the log-ratio are not: they act on ratios past e^20 or below e^-20 (open-instruct:
-e^10), where a bound has long decided; a weight without a bound keeps its clamp in the comparison.
+e^10), where a bound has long decided; a weight without a bound keeps its clamp in the comparison. Nor is what becomes
+of a ratio past float32, where one log-prob of the two means nothing.
 """
 
 from __future__ import annotations

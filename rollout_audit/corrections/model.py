@@ -9,6 +9,7 @@ from enum import StrEnum
 from rollout_audit.errors import ConfigError
 
 __all__ = [
+    "FLOAT32_END",
     "SAFETY_CLAMP",
     "Aggregation",
     "Bound",
@@ -28,6 +29,9 @@ __all__ = [
 
 SAFETY_CLAMP = 20.0
 """Bound on |log-ratio| before exp in verl, slime's mis.py, SkyRL and ms-swift."""
+
+FLOAT32_END = math.log((2.0 - 2.0**-23) * 2.0**127)
+"""Log-ratio past which a ratio in float32 is infinite"""
 
 
 class Level(StrEnum):
@@ -212,7 +216,8 @@ class Weight:
 
     `token_clamp` bounds |d| of each token before the sum or mean. `over`: which tokens these are taken over. The
     bounds act only on responses that `outside` would remove, everywhere without it. `pooled`: each token of a response
-    has the geometric mean of the bounded weights + 1e-10 of its kept tokens (verl's geo_mean).
+    has the geometric mean of the bounded weights + 1e-10 of its kept tokens (verl's geo_mean). `overflow`: the
+    log-ratio, at the weight's level, past which the ratio is 0 before it is bounded (NeMo-RL: where float32 ends).
     """
 
     level: Level = Level.NONE
@@ -226,6 +231,7 @@ class Weight:
     over: Over = Over.EVERY
     outside: Rule | None = None
     pooled: bool = False
+    overflow: float | None = None
 
     def __post_init__(self) -> None:
         for key, value in (("lower", self.lower), ("upper", self.upper)):
@@ -240,6 +246,14 @@ class Weight:
         outside = self.outside
         if outside is not None and not (outside.aggregation.per_row and outside.sign is Sign.ANY):
             raise ConfigError("outside", outside.name, "must decide on whole responses, whatever the advantage")
+
+    @property
+    def loses_overflow(self) -> bool:
+        """Whether `overflow` takes a ratio that the bounds would leave or cap."""
+        if self.overflow is None or self.level is Level.NONE:
+            return False
+        zeroed = self.bound is Bound.MASK and self.upper is not None and math.log(self.upper) <= self.overflow
+        return not zeroed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rollout_audit.corrections.model import (
+    FLOAT32_END,
     Aggregation,
     Bound,
     Correction,
@@ -86,6 +87,11 @@ def _trl(mode: str) -> dict[str, object]:
     return {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 3.0}
 
 
+def _in_float32(correction: Correction) -> Correction:
+    """What overflows float32 is 0 in NeMo-RL."""
+    return replace(correction, weight=replace(correction.weight, overflow=FLOAT32_END))
+
+
 def _nemo(kind: str, upper: float, lower: float | None = None) -> dict[str, object]:
     ratio = "truncated_importance_sampling_ratio"
     keys: dict[str, object] = {"use_importance_sampling_correction": True, "truncated_importance_sampling_type": kind}
@@ -151,12 +157,12 @@ OTHERS: tuple[Preset, ...] = (
            "threshold 0.5", {**_trl("sequence_mask"), "off_policy_mask_threshold": 0.5}),
     Preset("nemo_rl_default", NOTHING, NEMO, "No correction: what NeMo-RL does unless asked.", None,
            {"use_importance_sampling_correction": False}, NEMO_SECTION),
-    Preset("nemo_rl_tis", _token(Bound.CLIP, None, 2.0), NEMO_DOCS,
+    Preset("nemo_rl_tis", _in_float32(_token(Bound.CLIP, None, 2.0)), NEMO_DOCS,
            "Token weights capped at 2, of the published MoE run.", TOKEN_CAP, _nemo("tis", 2.0), NEMO_SECTION),
-    Preset("nemo_rl_icepop", _token(Bound.MASK, 0.5, 5.0), NEMO_DOCS,
+    Preset("nemo_rl_icepop", _in_float32(_token(Bound.MASK, 0.5, 5.0)), NEMO_DOCS,
            "Zeroes tokens outside [0.5, 5], the recipe for ProRL v2.", ICEPOP_BAND, _nemo("icepop", 5.0, 0.5),
            NEMO_SECTION),
-    Preset("nemo_rl_seq_mask_tis", _geometric(0.999, 1.002), NEMO_DOCS,
+    Preset("nemo_rl_seq_mask_tis", _in_float32(_geometric(0.999, 1.002)), NEMO_DOCS,
            "Raw token weights of responses whose mean log-ratio is tiny; blind to errors that cancel.",
            "0.999 to 1.002", _nemo("seq-mask-tis", 1.002, 0.999), NEMO_SECTION),
     Preset("nemo_rl_seq_error_mask",

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
     from rollout_audit.dumps.chunk import Chunk
     from rollout_audit.dumps.dump import Dump
+    from rollout_audit.dumps.opening import FileInfo
 
 __all__ = ["APPLIED", "AppliedChunk", "AppliedWriter", "applied_file", "suffix_of"]
 
 APPLIED = "rollout_audit.apply"
 """key of the metadata: what was applied, as JSON (one key, in which order is kept)"""
+_WITHIN_64_BITS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 _FIELDS = (
-    native_field("uid", pa.string()),
     native_field("step", pa.int64()),
     native_field("weights", pa.list_(pa.float32())),
     native_field("mask", pa.list_(pa.bool_())),
@@ -79,23 +80,32 @@ def applied_file(
     info, text = dump.infos[file], json.dumps(settings, ensure_ascii=False)
     if info.file.format == "safetensors":
         return _tensors(dump, file, path, text)
-    return _parquet(info.file.name, info.rows, path, text)
+    return _parquet(info, path, text)
 
 
 @contextmanager
-def _parquet(name: str, rows: int, path: Path, settings: str) -> Iterator[_Table]:
-    with native_file(path, _FIELDS, {APPLIED.encode(): settings}) as writer:
-        table = _Table(name, writer)
+def _parquet(info: FileInfo, path: Path, settings: str) -> Iterator[_Table]:
+    fields = (native_field("uid", _uid_type(info)), *_FIELDS)
+    with native_file(path, fields, {APPLIED.encode(): settings}) as writer:
+        table = _Table(info.file.name, writer, fields)
         yield table
-        table.skip_to(rows)
+        table.skip_to(info.rows)
+
+
+def _uid_type(info: FileInfo) -> Any:
+    """Whole numbers stay what they are in a Parquet source; a row without one is null there and here."""
+    mapped = info.fields.get("uid")
+    column = next((c for c in info.columns if mapped is not None and c.name == mapped.column), None)
+    whole = info.file.format == "parquet" and column is not None and column.type in _WITHIN_64_BITS
+    return pa.int64() if whole else pa.string()
 
 
 class _Table:
-    def __init__(self, name: str, writer: Any) -> None:
+    def __init__(self, name: str, writer: Any, fields: tuple[Any, ...]) -> None:
         self._name = name
         self._writer = writer
         self._next = 0
-        self._schema = pa.schema(_FIELDS)
+        self._schema = pa.schema(fields)
 
     def write(self, applied: AppliedChunk) -> None:
         """One row group; the rows that are missing before and between its rows are null."""
@@ -108,7 +118,7 @@ class _Table:
         offsets = pa.array(offsets_of(lengths).astype(np.int32))
         at = np.cumsum(there) - 1
         columns = [
-            pa.array([row_uid(chunk, int(i), self._name) if here else None for i, here in zip(at, there, strict=True)]),
+            self._uids(chunk, [int(i) if here else None for i, here in zip(at, there, strict=True)]),
             pa.array(chunk.steps[np.maximum(at, 0)], mask=~there),
             *(
                 pa.ListArray.from_arrays(offsets, pa.array(values), mask=pa.array(~there))
@@ -117,9 +127,16 @@ class _Table:
         ]
         self._put(columns, span)
 
+    def _uids(self, chunk: Chunk, rows: list[int | None]) -> Any:
+        """Of the rows of the chunk, null for None."""
+        if pa.types.is_string(self._schema.field("uid").type):
+            return pa.array([None if i is None else row_uid(chunk, i, self._name) for i in rows], pa.string())
+        given = chunk.uids or ()
+        return pa.array([int(given[i]) if i is not None and given and given[i] else None for i in rows], pa.int64())
+
     def skip_to(self, row: int) -> None:
         if row > self._next:
-            self._put([pa.nulls(row - self._next, field.type) for field in _FIELDS], row - self._next)
+            self._put([pa.nulls(row - self._next, field.type) for field in self._schema], row - self._next)
 
     def _put(self, columns: list[Any], rows: int) -> None:
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
@@ -135,11 +152,12 @@ def _tensors(dump: Dump, file: int, path: Path, settings: str) -> Iterator[_Tens
         "mask": ("BOOL", source.shape, 1),
     }
     if ends is not None:
-        places["cu_seqlens"] = ("I64", ends.shape, 8)
+        stored, values = ends
+        places[stored.name] = (stored.type, values.shape, values.itemsize)
     with path.open("wb") as stream:
         starts = _begin(stream, places, settings)
         if ends is not None:
-            _put(stream, starts["cu_seqlens"], ends.astype("<i8"))
+            _put(stream, starts[stored.name], values)
         yield _Tensors(dump.infos[file].file.name, source, stream, starts)
 
 

@@ -30,7 +30,7 @@ _TAGS = ("tag", "metric", "key")
 _RUNS = ("run", "run_name", "dir_name")
 _CHART = " - "
 _EXTREMES = ("__MIN", "__MAX")
-_TAG_IN_NAME = re.compile(r"(?:.*-)?tag-(.+)")
+_TAG_IN_NAME = re.compile(r"(?:.*-)?tag-(.+?)(?: ?\(\d+\))?")
 _OF_ALL = re.compile(r"\d+/\d+")
 
 
@@ -149,7 +149,7 @@ def _long_form(file: Path, records: Iterable[Record], names: Mapping[str, str], 
 
 
 def _one_tag(file: Path, records: Iterable[Record], names: Mapping[str, str], found: _Gathered) -> None:
-    """TensorBoard downloads one tag as `run-RUN-tag-TAG.csv`."""
+    """TensorBoard downloads one tag as `run-RUN-tag-TAG.csv`, and the browser a second one as `… (1).csv`."""
     named = _TAG_IN_NAME.fullmatch(file.stem)
     key = named[1] if named else file.stem
     found.of_file_names.add(key)

@@ -116,9 +116,14 @@ class TensorSource:
         return self._lead.shape
 
     @property
-    def row_ends(self) -> NDArray[np.int64] | None:
-        """[rows + 1] where packed rows begin and end; None where the tensor is padded."""
-        return self._offsets if self._width is None else None
+    def row_ends(self) -> tuple[Tensor, NDArray[Any]] | None:
+        """What says where packed rows end, as it is stored; None where the tensor is padded."""
+        name = self._ends_name
+        if self._width is not None or name is None:
+            return None
+        tensor = self._tensors[name]
+        with self._store.opened() as stored:
+            return tensor, self._read(stored, tensor, 0, tensor.size)
 
     def places(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[tokens] place of each token of these rows in the flat tensor, and [rows + 1] where rows begin and end."""
@@ -308,9 +313,13 @@ class TensorSource:
             raise UnreadableFileError(f"{self._file.name}: no tensor of log-probs ({listed or 'no tensor at all'})")
         return lead
 
+    @property
+    def _ends_name(self) -> str | None:
+        return next((name for name in (_OFFSETS, *_LENGTHS) if name in self._tensors), None)
+
     def _lengths(self, stored: Opened) -> NDArray[np.int64] | None:
         """[rows] from `cu_seqlens` or one of the names of lengths."""
-        name = next((name for name in (_OFFSETS, *_LENGTHS) if name in self._tensors), None)
+        name = self._ends_name
         if name is None:
             return None
         tensor = self._tensors[name]

@@ -200,7 +200,9 @@ class _Evaluated:
         with np.errstate(over="ignore", invalid="ignore"):
             ratio = np.exp(x)
             lost = float(np.maximum(ratio - bounded, 0.0).sum())
-        zeroed = (above | below) & (bounded == 0) & (self.weight.bound is Bound.MASK)
+        outside = (above | below) & (self.weight.bound is Bound.MASK)
+        overflown = x > (math.inf if self.weight.overflow is None else self.weight.overflow)
+        zeroed = (outside | overflown) & (bounded == 0)
         rewards, advantages = (_recorded(column, rows, left > 0) for column in (self.reward, self.advantage))
         return Shares(
             tokens=len(x),

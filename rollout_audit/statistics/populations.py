@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollout_audit.corrections.cuts import EVERYTHING, Interval, at_most, weight_interval
+from rollout_audit.corrections.cuts import EVERYTHING, Interval, at_most, overflown_weight, weight_interval
 from rollout_audit.corrections.model import Bound, Weight
 from rollout_audit.statistics.population import Population
 
@@ -34,6 +34,15 @@ class Piece(NamedTuple):
 
 def pieces(weight: Weight) -> tuple[Piece, ...]:
     """The bounded weight as a function of the log-ratio at its own level, in ascending order."""
+    listed = _bounded_pieces(weight)
+    if weight.overflow is None:
+        return listed
+    last = next(piece for piece in listed if piece.upper >= weight.overflow)
+    below = [piece for piece in listed if piece.upper < weight.overflow]
+    return (*below, Piece(weight.overflow, last.value), Piece(math.inf, overflown_weight(weight)))
+
+
+def _bounded_pieces(weight: Weight) -> tuple[Piece, ...]:
     inside = weight_interval(weight)
     clamp = math.inf if weight.clamp is None else weight.clamp
     zeroes = weight.bound is Bound.MASK

@@ -304,7 +304,8 @@ class _KeptTokens:
         none = kept == 0
         mean = self.kept.moments.mean / self.every.factor
         original = np.where(none, 0.0, mean * kept / self.batches.tokens)
-        over_kept = self.correction.denominator is Denominator.KEPT
+        # the rules of what is streamed are all over every token, so what these leave is what is kept
+        over_kept = self.correction.denominator is not Denominator.ORIGINAL
         columns = {
             "gradient_scale_kept": mean,
             "gradient_scale_original": original,

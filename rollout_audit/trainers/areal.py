@@ -29,6 +29,7 @@ from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.otherwise import reruled, reweighed
 from rollout_audit.trainers.reductions import largest, smallest, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -47,8 +48,15 @@ REJECTION: dict[str, object] = {
     "lower": None,
 }
 DEFAULTS: dict[str, object] = {"rejection_sampling": None, "m2_threshold": None}
-DECOUPLED = "use_decoupled_loss"
 SAMPLING = "rejection_sampling"
+DECOUPLED, PROXIMAL = "use_decoupled_loss", "prox_logp_method"
+PROXIMALS: dict[str | None, str] = {
+    "recompute": "",
+    "metrics": "",
+    "loglinear": "the proximal log-probs are interpolated between those of the engine and of the current policy; "
+    "old_log_probs of the dump must be these for the weights to be those of the run",
+}
+"""What is to be said of how AReaL comes by prox_logp; metrics interpolates for the log alone"""
 CAP, WEIGHT_MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
 OLD_MODES: dict[str | None, dict[str, object] | None] = {
     "disabled": None,
@@ -83,18 +91,24 @@ QUIRKS = (
         "k3_of_the_inverse",
         "kl_k3 is 1/ρ − 1 + log ρ, while its help text says ρ − 1 − log ρ.",
         "reference/trainers.md 9A",
+        instead=lambda config: reruled(
+            correction(config),
+            lambda rule: replace(rule, statistic=Statistic.K3) if rule.statistic is Statistic.K3_REVERSE else rule,
+        ),
     ),
     Quirk(
         "geometric_weight",
         "At level sequence with metric ratio the weight is the geometric mean ratio whatever agg is; with a KL metric "
         "it is the token's own ratio.",
         "reference/trainers.md 9A",
+        instead=lambda config: _of_its_aggregate(config),
     ),
     Quirk(
         "clamp_of_another_ratio",
         "action clamp with agg sum or max tests the product or the largest ratio and clamps the geometric mean: where "
         "that lies inside the bounds nothing happens.",
         "conformance/MORE.md, correction 6",
+        instead=lambda config: _clamping_what_it_tests(config),
     ),
     Quirk(
         "filtered_means_changed",
@@ -110,17 +124,22 @@ QUIRKS = (
         "denominators_differ",
         "n_valid_tokens and the denominator of the loss shrink with M2PO and not with rejection.",
         "reference/trainers.md 9A",
+        told_by="gradient_scale",
     ),
     Quirk(
         "m2po_by_micro_batch",
         "M2PO sorts the tokens of one micro-batch; here a step (or the dump) is one, and of equal d² the tokens that "
         "come first stay.",
         "reference/trainers.md 9A",
+        untold="A dump does not tell the micro-batches",
     ),
     Quirk(
         "no_weight_by_default",
         "Without rejection_sampling, or without use_decoupled_loss, the ratio to the engine is not applied at all.",
         "reference/trainers.md 9A",
+        instead=lambda config: (
+            replace(correction(config), weight=Weight(Level.TOKEN, clamp=None)) if config.rejection is None else None
+        ),
     ),
 )
 
@@ -237,7 +256,7 @@ def parse(raw: Mapping[str, object]) -> ArealConfig:
     """
     flat = {key: value for key, value in raw.items() if key in REJECTION}
     own = {key: value for key, value in raw.items() if key not in flat}
-    settings = Settings.read(own, {**DEFAULTS, DECOUPLED: True})
+    settings = Settings.read(own, {**DEFAULTS, DECOUPLED: True, PROXIMAL: "recompute"})
     nested = settings.values["rejection_sampling"]
     if nested is not None and not isinstance(nested, Mapping):
         raise ConfigError("rejection_sampling", nested, f"expected settings: {', '.join(REJECTION)}")
@@ -246,7 +265,10 @@ def parse(raw: Mapping[str, object]) -> ArealConfig:
         rejection=_parsed(Settings.read({**(nested or {}), **flat}, REJECTION)) if listed else None,
         m2_threshold=settings.optional_positive("m2_threshold"),
     )
-    return _decoupled(config, applies=settings.flag(DECOUPLED), given=DECOUPLED in raw)
+    config = _decoupled(config, applies=settings.flag(DECOUPLED), given=DECOUPLED in raw)
+    said = settings.choice(PROXIMAL, PROXIMALS) if settings.flag(DECOUPLED) else ""
+    about = (f"{PROXIMAL} = {settings.values[PROXIMAL]!r}: {said}",) if said else ()
+    return replace(config, remarks=(*config.remarks, *about))
 
 
 def _decoupled(config: ArealConfig, *, applies: bool, given: bool) -> ArealConfig:
@@ -333,6 +355,26 @@ def _tests_another_ratio(rejection: Rejection) -> bool:
     return of_sum or rejection.aggregation is Aggregation.SEQ_MAX
 
 
+def _of_its_aggregate(config: ArealConfig) -> Correction | None:
+    """Responses weighed by what `metric` and `agg` are about."""
+    rejection = config.rejection
+    if rejection is None or rejection.clamps or not rejection.sequence:
+        return None
+    if rejection.statistic is not Statistic.RATIO:
+        return reweighed(correction(config), level=Level.GEOMETRIC)
+    product = rejection.aggregation is Aggregation.SEQ_SUM
+    return reweighed(correction(config), level=Level.SEQUENCE) if product else None
+
+
+def _clamping_what_it_tests(config: ArealConfig) -> Correction | None:
+    """The product clamped where it is tested; the mean, where it is the largest ratio that is tested."""
+    rejection = config.rejection
+    if rejection is None or not rejection.clamps or not rejection.sequence:
+        return None
+    level = Level.SEQUENCE if rejection.aggregation is Aggregation.SEQ_SUM else Level.GEOMETRIC
+    return reweighed(correction(config), level=level, outside=None)
+
+
 def warnings(config: ArealConfig) -> tuple[str, ...]:
     """A clamp that tests one ratio and clamps another, weights without a bound."""
     return (*_of_rejection(config.rejection), *config.remarks)
@@ -413,7 +455,7 @@ TRAINER: Trainer[ArealConfig] = Trainer(
     warnings=warnings,
     row_columns=row_columns,
     metrics=metrics,
-    optional=frozenset((*REJECTION, DECOUPLED)),
+    optional=frozenset((*REJECTION, DECOUPLED, PROXIMAL)),
     renamed=RENAMED,
     quirks=QUIRKS,
     options=OPTIONS,

@@ -9,7 +9,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -51,6 +51,11 @@ OrderStatistics: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 C = TypeVar("C")
 
 
+def always(_: object) -> bool:
+    """Whatever the correction or the configuration."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Quirk:
     """Something a trainer does that its names or its documentation would not lead one to expect."""
@@ -58,17 +63,20 @@ class Quirk:
     name: str
     sentence: str
     source: str
+    instead: Callable[[Any], Correction | None] | None = None
+    """configuration → the correction that one would expect; None where the configuration does not have the quirk"""
+    told_by: str = ""
+    """the check or quirk whose finding tells this one as well"""
+    when: Callable[[Any], bool] = always
+    """the configurations that have the quirk"""
+    untold: str = ""
+    """why no dump shows it, of what is documentation only"""
 
 
 Settings: TypeAlias = Mapping[str, object]
 
 Syntax: TypeAlias = Literal["yaml", "flags", "dashed flags", "toml"]
 """How a trainer takes its settings; dashed flags have - for _"""
-
-
-def always(correction: Correction) -> bool:  # noqa: ARG001 - one signature for every condition
-    """Whatever the correction."""
-    return True
 
 
 def weighs(correction: Correction) -> bool:
@@ -89,12 +97,17 @@ class Counterpart:
     """whether the trainer's figure is x or 1 − x of it"""
     when: Callable[[Correction], bool] = always
     """the corrections for which the two are the same thing"""
-    empty_row: float | None = None
-    """what a row without a valid token counts as in the trainer's mean over rows; where leaving such rows out gives the
-    native figure, the quirk is `empty_rows`"""
-
     rejecting: str = ""
     """the quirk in the place of `quirk` where tokens were rejected"""
+
+    native_by: Callable[[Any], str] | None = None
+    """`native` by the trainer's configuration, where that says which figure it is"""
+
+    def configured(self, config: object) -> Counterpart:
+        """The same under a configuration (None: not known)."""
+        if self.native_by is None or config is None:
+            return self
+        return replace(self, native=self.native_by(config))
 
     @property
     def metric(self) -> str:

@@ -208,6 +208,7 @@ def _clamp(correction: Correction) -> str:
     texts = [
         f"clamped to ±{weight.clamp:g}" if weight.clamp else "",
         f"clamped to ±{weight.token_clamp:g} token by token" if weight.token_clamp else "",
+        f"that of a weight of 0 past {weight.overflow:.3g}" if weight.loses_overflow else "",
     ]
     return " and ".join(filter(None, texts)) or "not clamped"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rollout_audit.corrections.model import SAFETY_CLAMP
 from rollout_audit.corrections.tokens import k3, row_sum
 from rollout_audit.trainers import mis, slime
-from rollout_audit.trainers.base import Quirk, Trainer
+from rollout_audit.trainers.base import Counterpart, Quirk, Trainer
 from rollout_audit.trainers.expression import Options
 from rollout_audit.trainers.reductions import sample_mean, summarise
 
@@ -83,7 +83,10 @@ TRAINER: Trainer[slime.SlimeConfig] = Trainer(
     metrics=metrics,
     quirks=QUIRKS,
     options=OPTIONS,
-    counterparts=slime.COUNTERPARTS,
+    counterparts={
+        **slime.COUNTERPARTS,
+        "train_rollout_kl": Counterpart("overall.kl_k3", "clamped_kl"),
+    },
     syntax="dashed flags",
     file_keys=slime.FILE_KEYS,
     by_flags=slime.BY_FLAGS,

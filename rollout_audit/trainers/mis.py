@@ -70,6 +70,9 @@ DEFAULTS: dict[str, object] = {
 }
 MODES: dict[str | None, Bound] = {"truncate": Bound.TRUNCATE, "clip": Bound.CLIP, "mask": Bound.MASK}
 
+VETO = 1e-4
+"""The veto threshold of the published mis.yaml"""
+
 QUIRKS = (
     Quirk(
         "mean_of_means",
@@ -90,21 +93,31 @@ QUIRKS = (
         "mask_keeps_weights",
         "Mode mask removes tokens from the mask and leaves the weights raw and unbounded.",
         "reference/trainers.md 2A",
+        told_by="normaliser_before_rejection",
+        when=lambda config: config.mis is not None and config.mis.bound is Bound.MASK,
     ),
     Quirk(
         "normaliser_before_rejection",
         "The batch norm factor is the mean weight before rejection; at sequence level empty rows count as 0.",
         "reference/cases.md 25, conformance/expected.parquet",
+        when=lambda config: config.mis is not None,
     ),
     Quirk(
         "factor_diluted",
         "mis_batch_norm_factor is logged times the share of rows with a valid token.",
         "reference/trainers.md 2B",
+        told_by="empty_rows",
+        when=lambda config: config.mis is not None and config.mis.enabled and config.mis.batch_normalize,
     ),
     Quirk(
         "veto_needs_rs",
         "rs_veto_threshold does nothing unless use_rs is true.",
         "reference/trainers.md 2A",
+        instead=lambda config: (
+            replace(correction(config.mis), veto=VETO)
+            if config.mis is not None and config.mis.enabled and config.mis.rejection is None
+            else None
+        ),
     ),
     Quirk(
         "after_rs_is_not",
@@ -116,6 +129,7 @@ QUIRKS = (
         "original_denominators",
         "Rejected tokens leave the numerator of the loss only; the README says otherwise.",
         "reference/trainers.md 2A",
+        told_by="gradient_scale",
     ),
 )
 
@@ -157,12 +171,13 @@ COUNTERPARTS = {
     "mis_rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),
     "mis_ppl_ratio": Counterpart("overall.ppl_ratio", "empty_rows"),
     "mis_log_ppl_diff": Counterpart("overall.log_ppl_diff", "empty_rows"),
-    "mis_kl": Counterpart("overall.kl_k1", "mean_of_means", empty_row=0.0),
-    "mis_k3_kl": Counterpart("overall.kl_k3", "mean_of_means", empty_row=0.0),
-    "mis_chi2_token": Counterpart("overall.chi2_token", "mean_of_means", empty_row=0.0),
-    "mis_chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2", empty_row=0.0),
-    "mis_tis_weight_before_bound": Counterpart("raw.weight_mean", "mean_of_means", empty_row=0.0),
-    "mis_tis_weight_after_bound": Counterpart("bounded.weight_mean", "mean_of_means", empty_row=0.0),
+    "mis_log_ppl_abs_diff": Counterpart("overall.log_ppl_abs_diff", "empty_rows"),
+    "mis_kl": Counterpart("overall.kl_k1", "mean_of_means"),
+    "mis_k3_kl": Counterpart("overall.kl_k3", "mean_of_means"),
+    "mis_chi2_token": Counterpart("overall.chi2_token", "mean_of_means"),
+    "mis_chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2"),
+    "mis_tis_weight_before_bound": Counterpart("raw.weight_mean", "mean_of_means"),
+    "mis_tis_weight_after_bound": Counterpart("bounded.weight_mean", "mean_of_means"),
     "mis_is_ratio_mean_after_tis_rs": Counterpart("kept.weight_mean", "after_rs_is_not"),
 }
 

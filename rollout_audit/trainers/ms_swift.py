@@ -6,7 +6,7 @@ Source: reference/trainers.md 12 (swift/rlhf_trainers/grpo_trainer.py), conforma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Q
 from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.expression import Options, rule_bound, rule_upper, upper
 from rollout_audit.trainers.off_policy import clamped
+from rollout_audit.trainers.otherwise import reruled, reweighed
 from rollout_audit.trainers.reductions import fraction, largest, mean, smallest, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -58,21 +59,27 @@ QUIRKS = (
         "sequence_truncate and sequence_mask use the geometric mean of the response's ratios; TRL's modes of the same "
         "names use the product.",
         "reference/trainers.md 12A",
+        instead=lambda config: _product(config),
     ),
     Quirk(
         "sequence_mask_keeps_tokens",
         "sequence_mask weighs the tokens of a response that stays with their own ratios, unbounded.",
         "reference/trainers.md 12A",
+        instead=lambda config: (
+            reweighed(correction(config), level=Level.GEOMETRIC) if config.mode == "sequence_mask" else None
+        ),
     ),
     Quirk(
         "upper_bound_only",
         "There is no lower bound: a mask drops what the trainer finds likelier than the engine, never the reverse.",
         "reference/trainers.md 12A",
+        instead=lambda config: _two_sided(config),
     ),
     Quirk(
         "weights_kl_term",
         "The weight multiplies the loss after the KL penalty was added, so that is weighted too.",
         "reference/trainers.md 12A",
+        untold="A dump holds no KL penalty",
     ),
     Quirk(
         "clamped_k3",
@@ -99,6 +106,7 @@ QUIRKS = (
         "Importance sampling only zeroes weights; off_policy_sequence_mask_delta edits the mask, so the denominator "
         "shrinks with it.",
         "reference/trainers.md 12A",
+        told_by="gradient_scale",
     ),
 )
 
@@ -118,9 +126,12 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     "rollout_correction/training_ppl": Counterpart("overall.training_ppl", "empty_rows"),
     "rollout_correction/rollout_ppl": Counterpart("overall.rollout_ppl", "empty_rows"),
+    "rollout_correction/ppl_ratio": Counterpart("overall.ppl_ratio", "empty_rows"),
+    "rollout_correction/log_ppl_diff": Counterpart("overall.log_ppl_diff", "empty_rows"),
+    "rollout_correction/log_ppl_abs_diff": Counterpart("overall.log_ppl_abs_diff", "empty_rows"),
     "rollout_correction/kl": Counterpart("overall.kl_k1", "empty_rows"),
     "rollout_correction/k3_kl": Counterpart("overall.kl_k3", "clamped_k3"),
-    "rollout_correction/chi2_seq": Counterpart("overall.chi2_seq", "geometric_chi2", empty_row=0.0),
+    "rollout_correction/chi2_seq": Counterpart("overall.chi2_seq", "geometric_chi2"),
     "rollout_correction/ess": Counterpart("raw.ess", "ess_of_clamped_weights"),
 }
 
@@ -181,6 +192,30 @@ def correction(config: MsSwiftConfig) -> Correction:
         for rule in sampling.rules
     )
     return Correction(sampling.weight, (drifted, *zeroing), denominator=Denominator.REMAINING)
+
+
+def _product(config: MsSwiftConfig) -> Correction | None:
+    """The modes of sequences with the product of the ratios, as TRL has them."""
+    if config.mode is None or not config.mode.startswith("sequence"):
+        return None
+    own = correction(config)
+    if config.mode == "sequence_truncate":
+        return reweighed(own, level=Level.SEQUENCE)
+    return reruled(
+        own, lambda rule: replace(rule, aggregation=Aggregation.SEQ_SUM) if rule.statistic is Statistic.RATIO else rule
+    )
+
+
+def _two_sided(config: MsSwiftConfig) -> Correction | None:
+    """The masks with the reciprocal as a lower bound."""
+    floor = 1.0 / config.threshold
+    if config.mode == "token_mask" and floor < 1:
+        return reweighed(correction(config), lower=floor)
+    if config.mode != "sequence_mask" or floor >= 1:
+        return None
+    return reruled(
+        correction(config), lambda rule: replace(rule, lower=floor) if rule.statistic is Statistic.RATIO else rule
+    )
 
 
 def warnings(config: MsSwiftConfig) -> tuple[str, ...]:

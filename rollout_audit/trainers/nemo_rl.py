@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -17,11 +17,13 @@ import torch
 
 from rollout_audit.corrections.direct import bounded_weight, statistic_bounds
 from rollout_audit.corrections.model import (
+    FLOAT32_END,
     Aggregation,
     Bound,
     Correction,
     Denominator,
     Level,
+    Over,
     Rule,
     Statistic,
     Weight,
@@ -31,9 +33,11 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Figure, Metrics, Noted
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import EPSILON, NEEDS_REWARD, fraction, largest, mean, smallest, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
+from rollout_audit.trainers.thresholds import band_without_one
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,8 +58,6 @@ DEFAULTS: dict[str, object] = {
     "token_level_loss": True,
     KL_TYPE: "k3",
 }
-OVERFLOW = math.log(torch.finfo(torch.float32).max)
-"""Log-ratio past which NeMo-RL's float32 weight is infinite, and then 0"""
 
 
 class Truncation(StrEnum):
@@ -84,21 +86,25 @@ QUIRKS = (
         "overflow_is_zero",
         "A weight that overflows float32 (log-ratio above 88.7) becomes 0 before it is bounded, not the cap.",
         "reference/trainers.md 6A",
+        instead=lambda config: reweighed(correction(config), overflow=None),
     ),
     Quirk(
         "raw_weights_of_kept_sequences",
         "seq-mask-tis leaves the token weights of kept sequences raw; is_oob_ratio is then a share of rows, empty "
         "ones inside the bounds.",
         "reference/trainers.md 6A; conformance/MORE.md, correction 9",
+        instead=lambda config: _clipped(config),
     ),
     Quirk(
         "zero_or_mask",
         "Truncation zeroes weights and leaves denominators alone; the sequence error mask shrinks them.",
         "reference/trainers.md 6A",
+        told_by="gradient_scale",
     ),
     Quirk(
         "swapped_policy_kl",
-        "policy_kl_error puts 1/ρ into the estimator of gen_kl_error: one token of tiny probability dominates it.",
+        "policy_kl_error puts 1/ρ into the estimator of gen_kl_error: with k3 one token of tiny probability dominates "
+        "it, with k1 only the sign differs.",
         "reference/trainers.md 6B; reference/cases.md 29",
     ),
     Quirk(
@@ -140,10 +146,16 @@ OPTIONS: Options = (
         ERROR_MASK,
     ),
 )
+
+
+def _kl(config: NemoConfig) -> str:
+    return f"overall.kl_{config.kl}"
+
+
 COUNTERPARTS = {
     "token_mult_prob_error": Counterpart("overall.mult_prob_error", "kept_samples_only"),
-    "gen_kl_error": Counterpart("overall.kl_k3", "kept_samples_only"),
-    "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl", rejecting="kept_samples_only"),
+    "gen_kl_error": Counterpart("overall.kl_k3", "kept_samples_only", native_by=_kl),
+    "policy_kl_error": Counterpart("overall.kl_k3", "swapped_policy_kl", rejecting="kept_samples_only", native_by=_kl),
     "sampling_importance_ratio": Counterpart(
         "bounded.weight_mean", "not_a_mean", when=lambda c: c.weight.level is Level.SEQUENCE
     ),
@@ -175,8 +187,9 @@ class NemoConfig:
         level = Level.SEQUENCE if self.by_sequence else Level.TOKEN
         bounds = {Truncation.TIS: Bound.CLIP, Truncation.ICEPOP: Bound.MASK}
         if self.truncation not in bounds:
-            return Weight(level, clamp=None)
-        return Weight(level, bounds[self.truncation], self.lower, self.upper, clamp=None)
+            return Weight(level, clamp=None, overflow=FLOAT32_END)
+        band = bounds[self.truncation], self.lower, self.upper
+        return Weight(level, *band, clamp=None, overflow=FLOAT32_END)
 
     @property
     def geometric_rule(self) -> Rule | None:
@@ -216,15 +229,24 @@ def _truncation(settings: Settings, by_sequence: bool) -> Truncation | None:  # 
 
 
 def correction(config: NemoConfig) -> Correction:
-    """What the settings do, in the tool's vocabulary; the sequence error mask shrinks the denominator."""
-    rules = [rule for rule in (config.geometric_rule if config.enabled else None, _error_rule(config)) if rule]
-    zeroes = config.enabled and config.geometric_rule is not None
-    masks = _error_rule(config) is not None
-    return Correction(
-        weight=config.weight if config.enabled else Weight(),
-        rules=tuple(rules),
-        denominator=Denominator.KEPT if masks and not zeroes else Denominator.ORIGINAL,
-    )
+    """What the settings do, in the tool's vocabulary.
+
+    The sequence error mask shrinks the denominator, seq-mask-tis zeroes weights of what that leaves.
+    """
+    error, zeroes = _error_rule(config), config.geometric_rule if config.enabled else None
+    weight = config.weight if config.enabled else Weight()
+    if error is None:
+        return Correction(weight, () if zeroes is None else (zeroes,), denominator=Denominator.ORIGINAL)
+    if zeroes is None:
+        return Correction(weight, (error,), denominator=Denominator.KEPT)
+    return Correction(weight, (error, replace(zeroes, over=Over.REMAINING)), denominator=Denominator.REMAINING)
+
+
+def _clipped(config: NemoConfig) -> Correction | None:
+    """seq-mask-tis with its band on the token weights too."""
+    if not config.enabled or config.geometric_rule is None:
+        return None
+    return reweighed(correction(config), bound=Bound.CLIP, lower=config.lower, upper=config.upper)
 
 
 def _error_rule(config: NemoConfig) -> Rule | None:
@@ -240,11 +262,11 @@ def warnings(config: NemoConfig) -> tuple[str, ...]:
         found.append(f"{TYPE} = {config.truncation.value!r}: logged, not applied without {ENABLED}")
     if config.truncation is Truncation.TIS and config.upper is not None and config.upper < 1:
         found.append(f"{UPPER} = {config.upper:.12g}: a cap below 1 shrinks weights where the policies agree")
+    if config.truncation in (Truncation.ICEPOP, Truncation.SEQUENCE_MASK):
+        found += band_without_one(f"{LOWER} and {UPPER}", config.lower, config.upper)
     threshold = config.mask.threshold if config.mask else None
     if threshold is not None and threshold < 1:
         found.append(f"{ERROR_THRESHOLD} = {threshold:.12g}: the error is never below 1, every sequence is masked")
-    if threshold is not None and config.enabled and config.geometric_rule is not None:
-        found.append(f"{ERROR_THRESHOLD}: its mask shrinks the denominator, seq-mask-tis does not; shown as original")
     return tuple(found)
 
 
@@ -284,21 +306,15 @@ def _weight_columns(tokens: Tokens, config: NemoConfig) -> dict[str, Tensor]:
     d, lengths, weight = tokens.log_ratio, tokens.lengths, config.weight
     if config.by_sequence:
         of_row = row_sum(d, lengths)
-        return {"ratio": _logged_weight(weight, of_row), "outside": _outside(weight, of_row) * lengths}
+        return {"ratio": bounded_weight(weight, of_row), "outside": _outside(weight, of_row) * lengths}
     if (rule := config.geometric_rule) is None:
         return {
-            "ratio": row_sum(_logged_weight(weight, d), lengths),
+            "ratio": row_sum(bounded_weight(weight, d), lengths),
             "outside": row_sum(_outside(weight, d), lengths),
         }
     bounds, of_row = statistic_bounds(rule), row_mean(d, lengths)
     inside = (of_row >= bounds.lower) & (of_row <= bounds.upper)
-    return {"ratio": row_sum(_logged_weight(weight, d), lengths) * inside, "outside": (~inside).double()}
-
-
-def _logged_weight(weight: Weight, log_ratio: Tensor) -> Tensor:
-    """Bounded weight; past float32 the raw one is 0, which a clip then raises to its lower bound."""
-    lost = weight.lower if weight.bound is Bound.CLIP and weight.lower is not None else 0.0
-    return bounded_weight(weight, log_ratio).masked_fill(log_ratio > OVERFLOW, lost)
+    return {"ratio": row_sum(bounded_weight(weight, d), lengths) * inside, "outside": (~inside).double()}
 
 
 def _outside(weight: Weight, log_ratio: Tensor) -> Tensor:

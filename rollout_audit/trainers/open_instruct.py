@@ -32,6 +32,7 @@ from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.columns import described
 from rollout_audit.trainers.expression import Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.otherwise import reweighed, unclamped
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, summarise, token_std
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -62,11 +63,15 @@ QUIRKS = (
         "clamp_of_ten",
         "The log-ratio of each token is clamped to ±10, where other trainers clamp to ±20 or not at all.",
         "reference/trainers.md 11A",
+        instead=lambda config: unclamped(correction(config)),
     ),
     Quirk(
         "geometric_sequence_level",
         "rho_mask_sequence_level turns the weight itself, not only the mask, into the geometric mean.",
         "reference/trainers.md 11A",
+        instead=lambda config: (
+            reweighed(correction(config), level=Level.TOKEN) if config.enabled and config.by_sequence else None
+        ),
     ),
     Quirk(
         "packed_rows",
@@ -82,11 +87,13 @@ QUIRKS = (
         "clipfrac_of_dropped",
         "rho_clipfrac counts clamped tokens that are dropped as well.",
         "conformance/MORE.md, correction 8",
+        untold="No native figure parts clamped tokens by whether they are dropped",
     ),
     Quirk(
         "zeros_when_off",
         "Without use_rho_correction all val/rho_… are logged as 0.",
         "conformance/MORE.md, correction 8",
+        when=lambda config: not config.enabled,
     ),
     Quirk(
         "weighted_reverse_kl",

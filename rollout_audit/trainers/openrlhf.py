@@ -26,6 +26,7 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer, replaced_by
 from rollout_audit.trainers.expression import MISSING, Fill, Options, lower, rule_lower, rule_upper, upper
+from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings, positive
@@ -48,16 +49,26 @@ QUIRKS = (
         "two_sided_tis",
         "tis clips on both sides: ratios below the lower threshold are raised to it.",
         "reference/trainers.md 7A",
+        instead=lambda config: (
+            reweighed(correction(config), bound=Bound.TRUNCATE, lower=None) if config.bound is Bound.CLIP else None
+        ),
     ),
     Quirk(
         "raw_weights_of_kept_sequences",
         "seq-mask-tis leaves token weights of kept sequences raw; its help text speaks of a clamp.",
         "reference/trainers.md 7A",
+        instead=lambda config: (
+            reweighed(correction(config), bound=Bound.CLIP, lower=config.lower, upper=config.upper)
+            if config.bound is Bound.NONE
+            else None
+        ),
     ),
     Quirk(
         "wide_geometric_bounds",
         "The default thresholds 0.5 and 5 bound a geometric mean with seq-mask-tis and hardly ever reject.",
         "reference/trainers.md 7A",
+        told_by="idle_bound",
+        when=lambda config: config.bound is Bound.NONE and config.lower < 0.9 and config.upper > 1.1,
     ),
     Quirk(
         "masking_is_zeroing",
@@ -68,6 +79,7 @@ QUIRKS = (
         "ppo_only",
         "The weights multiply the loss of policy_loss_type ppo alone; gspo builds its own ratio on the rollout policy.",
         "reference/trainers.md 7A",
+        untold="Which loss the run uses stands in no setting of the correction, and in no dump",
     ),
     Quirk(
         "signed_kl",
@@ -78,6 +90,7 @@ QUIRKS = (
         "implied_enable",
         "Where a fragment gives a type or a threshold and no is_correction_enable, it is read as given.",
         "conformance/MORE.md, openrlhf",
+        untold="How the settings are read is said when they are",
     ),
 )
 

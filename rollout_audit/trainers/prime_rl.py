@@ -22,6 +22,7 @@ from rollout_audit.corrections.model import (
     Loss,
     Mode,
     Rule,
+    Sign,
     Statistic,
     Weight,
     rules_by_sign,
@@ -32,6 +33,7 @@ from rollout_audit.statistics.metrics import Figure, Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.columns import counted, described
 from rollout_audit.trainers.expression import Options, rule_bound
+from rollout_audit.trainers.otherwise import at_sign
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, largest, mean, summarise, token_std
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -94,6 +96,7 @@ QUIRKS = (
         "zero_advantage",
         "An advantage of 0 takes the low side of the mask.",
         "reference/trainers.md QUIRKS 18",
+        instead=lambda config: at_sign(correction(config), Sign.NOT_POSITIVE, Sign.NEGATIVE),
     ),
     Quirk(
         "masked_tokens_keep_kl",
@@ -104,6 +107,7 @@ QUIRKS = (
         "original_denominator",
         "The loss is divided by all tokens of the batch, masked ones too.",
         "reference/trainers.md 4A",
+        told_by="gradient_scale",
     ),
     Quirk(
         "row_means",

@@ -6,7 +6,7 @@ Source: reference/trainers.md 10 (roll/utils/train_infer_corrections.py), confor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,9 @@ AGGREGATIONS = {
 }
 BY_ROW = (Level.GEOMETRIC, Level.SEQUENCE)
 
+USUAL_RATIOS = (0.8, 1.2)
+"""What an enabled filter keeps where nothing else is said"""
+
 QUIRKS = (
     Quirk(
         "padding_passes",
@@ -91,6 +94,7 @@ QUIRKS = (
         "ratio_filter_on",
         "A filter that is enabled filters ratios by 0.8 to 1.2 unless ratio_enabled is switched off.",
         "reference/trainers.md 10A",
+        instead=lambda config: _without_unasked(config),
     ),
     Quirk(
         "denominator_by_path",
@@ -99,16 +103,19 @@ QUIRKS = (
         "training. ROLL switches it on by itself for step_reinforce and gigpo and where a step takes several backward "
         "steps, which no setting alone shows.",
         "reference/trainers.md 10A; roll/configs/base_config.py",
+        told_by="gradient_scale",
     ),
     Quirk(
         "no_clamp",
         "Log-ratios are not clamped before exp.",
         "reference/trainers.md 10A",
+        told_by="unclamped_ratio",
     ),
     Quirk(
         "missing_log_probs",
         "Where the engine's log-probs are missing, ROLL takes the trainer's own: every ratio is 1.",
         "reference/trainers.md 10A",
+        untold="A dump without the log-probs of the engine has nothing to audit",
     ),
 )
 
@@ -277,6 +284,15 @@ def correction(config: RollConfig) -> Correction:
     # before tokens are counted there is nothing to divide otherwise without a filter
     shrinks = config.recomputes and rules
     return Correction(weight, rules, denominator=Denominator.KEPT if shrinks else Denominator.ORIGINAL)
+
+
+def _without_unasked(config: RollConfig) -> Correction | None:
+    """Without the usual ratio filter of entries that bound a difference."""
+    filters = tuple(
+        replace(each, ratio=None) if each.difference is not None and each.ratio == USUAL_RATIOS else each
+        for each in config.filters
+    )
+    return None if filters == config.filters else correction(replace(config, filters=filters))
 
 
 def relevant(settings: Mapping[str, object]) -> Mapping[str, object]:

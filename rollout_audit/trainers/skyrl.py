@@ -7,7 +7,7 @@ mask sums over is what these two leave. Source: reference/trainers.md 8, conform
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Q
 from rollout_audit.trainers.columns import counted, described, positions
 from rollout_audit.trainers.expression import Options, rule_lower, rule_upper, upper, veto
 from rollout_audit.trainers.off_policy import raw_weight
+from rollout_audit.trainers.otherwise import over_every
 from rollout_audit.trainers.reductions import fraction, largest, smallest, summarise, token_std
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -84,11 +85,13 @@ QUIRKS = (
         "Sequence weights and sequence masks look only at tokens that the outlier and token masks leave; a response "
         "with none left has ratio 1.",
         "reference/trainers.md 8A",
+        instead=lambda config: over_every(correction(config)),
     ),
     Quirk(
         "one_sided_token_mask",
         "A token mask with one threshold only is silently off: no mask, no metric, no error.",
         "conformance/MORE.md, correction 10",
+        untold="Such a mask is none: what is read of the settings says so",
     ),
     Quirk(
         "padding_in_ratios",
@@ -111,11 +114,17 @@ QUIRKS = (
         "binary_icepop",
         "What the documentation calls IcePop is the token mask alone: tokens inside count in full, without a weight.",
         "reference/trainers.md 8A",
+        instead=lambda config: (
+            replace(correction(config), weight=Weight(Level.TOKEN))
+            if config.token_mask is not None and config.level is Level.NONE
+            else None
+        ),
     ),
     Quirk(
         "original_denominator",
         "The loss is a sum whose normalisation stands in the advantages already, so masks do not change it.",
         "reference/trainers.md 8A",
+        told_by="gradient_scale",
     ),
     *skyrl_losses.QUIRKS,
 )

@@ -32,6 +32,7 @@ from rollout_audit.statistics.metrics import Figure
 from rollout_audit.trainers.base import Quirk
 from rollout_audit.trainers.columns import counted
 from rollout_audit.trainers.expression import MISSING, Axis, Fill, rule_bound
+from rollout_audit.trainers.otherwise import at_sign, reweighed
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES
 from rollout_audit.trainers.section import Section
 
@@ -88,11 +89,17 @@ QUIRKS = (
         "exclusive_bounds",
         "rollout_is zeroes a ratio that equals 1 ± eps_clip; every other band here keeps its ends.",
         "skyrl, rollout_is_policy_loss",
+        instead=lambda config: _inclusive(config.loss.correction),
     ),
     Quirk(
         "dppo_zero_advantage",
         "DPPO never masks a token of advantage 0; verl and prime-rl bound it on the low side.",
         "reference/trainers.md QUIRKS 18",
+        instead=lambda config: (
+            None
+            if config.loss.correction is None
+            else at_sign(config.loss.correction, Sign.NEGATIVE, Sign.NOT_POSITIVE)
+        ),
     ),
 )
 
@@ -166,6 +173,18 @@ def _rollout_is(settings: Settings) -> Correction:
     if lower is not None and lower > upper:
         raise ConfigError(CLIP_LOW, settings.values[CLIP_LOW], f"with {CLIP_HIGH} = {high:g} no ratio has a weight")
     return _applied(Weight(Level.TOKEN, Bound.MASK, lower, upper))
+
+
+def _inclusive(correction: Correction | None) -> Correction | None:
+    """rollout_is with both its ends inside."""
+    if correction is None or correction.weight.bound is not Bound.MASK:
+        return None
+    lower, upper = correction.weight.lower, correction.weight.upper
+    ends = {
+        "lower": None if lower is None else math.nextafter(lower, 0.0),
+        "upper": None if upper is None else math.nextafter(upper, math.inf),
+    }
+    return reweighed(correction, **ends)
 
 
 def _cispo(settings: Settings) -> Correction:

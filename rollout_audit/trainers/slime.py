@@ -34,9 +34,11 @@ from rollout_audit.trainers import mis
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Renamed, Trainer
 from rollout_audit.trainers.expression import Axis, Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
 from rollout_audit.trainers.mis import FUNCTION
+from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, sample_mean, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
+from rollout_audit.trainers.thresholds import band_without_one
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,11 +108,13 @@ QUIRKS = (
         "icepop_without_floor",
         "icepop_function takes the bounds of TIS: with the default tis_clip_low 0 it has no lower bound.",
         "reference/trainers.md 2A",
+        instead=lambda config: _with_a_floor(config),
     ),
     Quirk(
         "unclamped_ratio",
         "The built-in functions exponentiate the log-ratio unclamped; only mis.py clamps it to ±20.",
         "reference/trainers.md 2A",
+        when=lambda config: config.weight is not None,
     ),
     Quirk(
         "opsm_counts_masked_tokens",
@@ -152,9 +156,10 @@ OPTIONS: Options = (
 COUNTERPARTS = {
     **mis.COUNTERPARTS,
     "train_rollout_logprob_abs_diff": Counterpart(
-        "overall.log_prob_diff_abs_mean", "mean_of_means", empty_row=0.0, rejecting="diff_of_kept_tokens"
+        "overall.log_prob_diff_abs_mean", "mean_of_means", rejecting="diff_of_kept_tokens"
     ),
     "tis": Counterpart("bounded.weight_mean", "raw_tis"),
+    "opsm_clipfrac": Counterpart("kept.seq_masked_fraction", "opsm_counts_masked_tokens"),
 }
 
 
@@ -242,6 +247,14 @@ def correction(config: SlimeConfig) -> Correction:
     )
 
 
+def _with_a_floor(config: SlimeConfig) -> Correction | None:
+    """IcePop with the reciprocal as its lower bound."""
+    weight = config.weight
+    if weight is None or weight.bound is not Bound.MASK or weight.lower is not None or (weight.upper or 0.0) <= 1:
+        return None
+    return reweighed(correction(config), lower=1.0 / (weight.upper or 1.0))
+
+
 def _opsm_rules(config: SlimeConfig) -> tuple[Rule, ...]:
     """Drop tokens of A < 0 in responses whose mean log-ratio to the rollout policy is below −delta."""
     if config.opsm_delta is None or not config.bypass:
@@ -253,7 +266,9 @@ def warnings(config: SlimeConfig) -> tuple[str, ...]:
     """A cap below 1, IcePop without a lower bound, OPSM."""
     found = list(mis.warnings(config.mis)) if config.mis else []
     weight = config.weight
-    if weight is not None and weight.upper is not None and weight.upper < 1:
+    if weight is not None and weight.bound is Bound.MASK:
+        found += band_without_one("tis_clip_low and tis_clip", weight.lower, weight.upper)
+    elif weight is not None and weight.upper is not None and weight.upper < 1:
         found.append(f"tis_clip = {weight.upper:.12g}: a cap below 1 shrinks weights where the policies agree")
     if weight is not None and weight.bound is Bound.MASK and weight.lower is None:
         found.append("tis_clip_low = 0: icepop_function has no lower bound and drops large ratios only")

@@ -13,7 +13,7 @@ from rollout_audit.corrections.model import Aggregation, Rule, Statistic
 from rollout_audit.errors import ConfigError, suggest
 from rollout_audit.trainers.settings import positive
 
-__all__ = ["REJECTION_OPTIONS", "Band", "parse_band", "parse_rejection"]
+__all__ = ["REJECTION_OPTIONS", "Band", "band_without_one", "parse_band", "parse_rejection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +115,11 @@ def _two_sided(key: str, name: str, band: Band) -> tuple[float, float]:
         reason = f"{name} with a lone bound below 1 is the empty band [{lower:.12g}, {upper:.12g}]"
         raise ConfigError(key, band.upper, f"{reason}; write 'lower_upper'")
     return band.lower_or_reciprocal, band.upper
+
+
+def band_without_one(key: str, lower: float | None, upper: float | None) -> list[str]:
+    """A warning where a band of ratios leaves out 1, where the policies agree: else none."""
+    if (lower or 0.0) <= 1 and (upper is None or upper >= 1):
+        return []
+    band = f"[{lower or 0.0:.12g}, {'∞' if upper is None else f'{upper:.12g}'}]"
+    return [f"{key}: the band {band} leaves out 1 and zeroes the tokens where the policies agree"]

@@ -28,6 +28,7 @@ from rollout_audit.errors import ConfigError
 from rollout_audit.statistics.metrics import Metrics
 from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Quirk, Trainer, replaced_by
 from rollout_audit.trainers.expression import Options, lower, or_else, rule_bound, rule_lower, rule_upper, upper
+from rollout_audit.trainers.otherwise import reweighed
 from rollout_audit.trainers.reductions import largest, mean, smallest, summarise
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
@@ -71,6 +72,11 @@ QUIRKS = (
         "The sequence modes take the product of the token ratios; importance_sampling_level of the PPO ratio takes "
         "their geometric mean.",
         "reference/trainers.md 5A",
+        instead=lambda config: (
+            reweighed(correction(config), level=Level.GEOMETRIC)
+            if config.weight is not None and config.weight.level is Level.SEQUENCE
+            else None
+        ),
     ),
     Quirk(
         "unclamped_ratio",

@@ -40,7 +40,7 @@ from rollout_audit.trainers.reductions import (
     unbiased_std,
 )
 from rollout_audit.trainers.settings import Settings
-from rollout_audit.trainers.thresholds import Band, parse_band, parse_rejection
+from rollout_audit.trainers.thresholds import Band, band_without_one, parse_band, parse_rejection
 from rollout_audit.trainers.verl_options import OPTIONS
 from rollout_audit.trainers.verl_renamed import ELSEWHERE, RENAMED, SECTION, VETO
 from rollout_audit.trainers.verl_weights import (
@@ -152,7 +152,7 @@ def _vetoes_nothing(correction: Correction) -> bool:
 COUNTERPARTS = {
     **LOGGED_RAW,
     "rollout_corr/chi2_token": Counterpart("overall.chi2_token", "clamped_chi2"),
-    "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2", empty_row=0.0),
+    "rollout_corr/chi2_seq": Counterpart("overall.chi2_seq", "clamped_chi2"),
     "rollout_corr/rollout_is_mean": Counterpart("bounded.weight_mean", "mixed_populations", when=weighs),
     "rollout_corr/rollout_is_eff_sample_size": Counterpart("raw.ess", "ess_after_bounding", when=weighs),
     "rollout_corr/rollout_is_ratio_fraction_high": Counterpart(
@@ -235,6 +235,8 @@ def warnings(config: VerlConfig) -> tuple[str, ...]:
     if config.level is not Level.NONE and not config.icepop and config.band.upper < 1:
         cap = f"{config.band.upper:.12g}"
         found.append(f"rollout_is_threshold = {cap}: a cap below 1 shrinks weights where the policies agree")
+    if config.level is not Level.NONE and config.icepop:
+        found += band_without_one("rollout_is_threshold", config.band.lower, config.band.upper)
     if config.policy.dppo is None and correction(config).applied_weight.level is not config.level:
         found.append("rollout_is: logged but not applied in bypass mode with ppo_clip (the ratio carries it)")
     return (*found, *config.policy.remarks)

@@ -120,6 +120,7 @@ COUNTERPARTS = {
             "rollout_ppl": "rollout_ppl",
             "ppl_ratio": "ppl_ratio",
             "log_ppl_diff": "log_ppl_diff",
+            "log_ppl_abs_diff": "log_ppl_abs_diff",
             "kl": "kl_k1",
             "k3_kl": "kl_k3",
         }.items()

@@ -6,7 +6,7 @@ Source: reference/trainers.md 1A, legacy (b) (verl/trainer/ppo/rollout_corr_help
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rollout_audit.corrections.model import Bound, Correction, Level, Loss, Mode, Rule, Statistic, Weight
@@ -96,6 +96,7 @@ QUIRKS = (
         "bypass_mode with PPO's clip ignores rollout_rs and the veto until loss_type replaced use_policy_gradient in "
         "December 2025: they act in decoupled mode and with use_policy_gradient.",
         "verl v0.7, ray_trainer",
+        instead=lambda config: correction(replace(config, rejects=True)),
     ),
     *(quirk for quirk in verl.QUIRKS if quirk.name in SHARED),
 )

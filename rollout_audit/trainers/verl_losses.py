@@ -18,6 +18,7 @@ from rollout_audit.corrections.model import (
     Level,
     Loss,
     Mode,
+    Sign,
     Statistic,
     Weight,
     rules_by_sign,
@@ -26,6 +27,7 @@ from rollout_audit.corrections.tokens import row_sum
 from rollout_audit.statistics.metrics import Figure
 from rollout_audit.trainers.base import Quirk
 from rollout_audit.trainers.columns import counted
+from rollout_audit.trainers.otherwise import at_sign
 from rollout_audit.trainers.reductions import NEEDS_ADVANTAGES, token_mean
 from rollout_audit.trainers.verl_renamed import CLIP_RATIOS
 
@@ -82,22 +84,31 @@ QUIRKS = (
         "DPPO compares the current policy with old_log_probs, which only bypass_mode makes those of the engine; "
         "rollout_is and rollout_rs are then not computed.",
         "reference/trainers.md 1A",
+        untold="Without bypass_mode no correction is made of it: what is read of the settings says so",
     ),
     Quirk(
         "dppo_keeps_denominator",
         "Tokens that DPPO masks stay in the denominator of the loss; those that rollout_rs removes do not.",
         "reference/trainers.md 1A",
+        told_by="gradient_scale",
+        when=lambda config: config.policy.dppo is not None,
     ),
     Quirk(
         "dppo_zero_advantage",
         "An advantage of 0 takes the low side of DPPO's mask.",
         "reference/trainers.md QUIRKS 18",
+        instead=lambda config: (
+            None
+            if config.policy.dppo is None
+            else at_sign(config.policy.dppo.correction, Sign.NOT_POSITIVE, Sign.NEGATIVE)
+        ),
     ),
     Quirk(
         "dppo_thresholds",
         "clip_ratio alone does nothing: clip_ratio_low and clip_ratio_high are 0.2 where they are not given, whether "
         "they bound a ratio, a difference of probabilities or a divergence.",
         "verl/workers/config/actor.py",
+        untold="A setting that is not looked at is named when the settings are read",
     ),
 )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
@@ -126,7 +127,7 @@ def test_packed_tensors_and_their_metadata(tmp_path: Path) -> None:
     written = ra.write_correction(dump, "decoupled_token_is", tmp_path / "w", chunk_tokens=1)
     with safe_open(tmp_path / "w" / written.files[0], framework="numpy") as made:
         assert json.loads(made.metadata()[APPLIED])["preset"] == "decoupled_token_is"
-        assert made.get_tensor("cu_seqlens").tolist() == [0, 3, 3, 5]
+        assert made.get_tensor("lengths").tolist() == [3, 0, 2]
         weights = np.concatenate([w for _, w, _ in ra.apply_correction(dump, "decoupled_token_is")])
         np.testing.assert_array_equal(made.get_tensor("weights"), weights)
         assert weights.max() == 2.0
@@ -152,3 +153,36 @@ def test_a_folder_that_holds_something_and_a_fault_leave_nothing(tmp_path: Path)
             ra.open_dump(tmp_path / "step_1.safetensors"), "decoupled_token_is", tmp_path / "w", chunk_tokens=2
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "step_1.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lengths", np.array([2, 1], np.int64)),
+        ("response_lengths", np.array([2, 1], np.int32)),
+        ("cu_seqlens", np.array([0, 2, 3], np.int32)),
+        ("cu_seqlens", np.array([0, 2, 3], np.int64)),
+    ],
+)
+def test_packed_rows_end_as_they_do_in_the_source(name: str, values: np.ndarray, tmp_path: Path) -> None:
+    mu = np.array([-1.0, -2.0, -0.5], np.float32)
+    save_file(
+        {"rollout_log_probs": mu, "old_log_probs": mu + np.float32(0.25), name: values}, tmp_path / "d.safetensors"
+    )
+    written = ra.write_correction(ra.open_dump(tmp_path / "d.safetensors"), "decoupled_token_is", tmp_path / "w")
+    made = load_file(tmp_path / "w" / written.files[0])
+    assert made.keys() == {"weights", "mask", name}
+    assert made[name].dtype == values.dtype
+    assert made[name].tolist() == values.tolist()
+    np.testing.assert_allclose(made["weights"], np.exp(np.float32(0.25)), rtol=1e-6)
+
+
+def test_whole_uids_stay_whole(tmp_path: Path) -> None:
+    mu = [[-1.0, -2.0], [-0.5], [-3.0]]
+    table = {"uid": pa.array([7, 2**60, None], pa.int64()), "rollout_log_probs": mu, "old_log_probs": mu}
+    pq.write_table(pa.table(table), tmp_path / "d.parquet")
+    written = ra.write_correction(ra.open_dump(tmp_path / "d.parquet"), "decoupled_token_is", tmp_path / "w")
+    made = pq.read_table(tmp_path / "w" / written.files[0])
+    assert made.schema.field("uid").type == pa.int64()
+    assert made["uid"].to_pylist() == [7, 2**60, None]
+    assert made["weights"].to_pylist() == [[1.0, 1.0], [1.0], [1.0]]

@@ -84,6 +84,11 @@ def test_tensorboard_files_of_one_tag(tmp_path: Path) -> None:
     assert log.files == ("run-r_1-tag-actor_kl.csv", "loss.json")
 
 
+def test_a_second_download_of_a_tag_is_that_tag(tmp_path: Path) -> None:
+    put(tmp_path / "run-x-tag-rollout_corr_kl (1).csv", "Wall time,Step,Value\n9.5,1,0.5\n")
+    assert read_log(tmp_path).series == {"rollout_corr_kl": {1: 0.5}}
+
+
 def test_nan_in_json_was_logged_and_the_last_of_two_counts(tmp_path: Path) -> None:
     lines = '{"step": 1, "a": NaN}\n{"step": 2, "a": "Infinity"}\n{"step": 2, "a": 4}\n{"step": 2.5, "a": 1}\n{"a": 1}'
     log = read_log(put(tmp_path / "l.jsonl", lines))

@@ -365,7 +365,8 @@ class TestNearest:
             ("openrlhf_tis", "roll", "token weight capped at 5"),
             # the same tokens leave, the others have weights of about 1
             ("skyrl_token_mask", "trl", "token weight 0 outside [0.5, 2]"),
-            ("decoupled_geo_rs", "nemo-rl", "token weight; seq_mean_ratio keeps ρ in [0.999001, 1.001]"),
+            ("decoupled_geo_rs", "nemo-rl",
+             "token weight, 0 past a log-ratio of 88.7; seq_mean_ratio keeps ρ in [0.999001, 1.001]"),
             ("decoupled_geo_rs", "openrlhf", "token weight; seq_mean_ratio keeps ρ in [0.999001, 1.001]"),
             # by the sign of the advantage and not, or at an advantage of 0
             ("prime_rl_ipo", "verl", "token weight capped at 10000; token_prob_diff ≤ 0.1 where A > 0; "

@@ -108,7 +108,7 @@ class ArrayStore:
 
     def __init__(self, arrays: Mapping[str, Any], footer: bytes) -> None:
         self.footer = footer
-        self._arrays = {name: _told_apart(value) for name, value in arrays.items()}
+        self._arrays = arrays
         self.metadata: Mapping[str, Any] = {}
         self.tensors: Mapping[str, Tensor] = {
             name: Tensor(name, _type(array), tuple(array.shape)) for name, array in self._arrays.items()
@@ -123,11 +123,6 @@ class ArrayStore:
 
     def get_slice(self, name: str) -> Any:
         return self._arrays[name]
-
-
-def _told_apart(value: Any) -> Any:
-    """Plain numbers and lists of names, which `torch.save` keeps beside tensors, as arrays."""
-    return value if hasattr(value, "dtype") else np.asarray(value)
 
 
 def _type(array: Any) -> str:

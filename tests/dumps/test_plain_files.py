@@ -374,3 +374,71 @@ def test_float32_written_as_text_keeps_its_bits(tmp_path: Path) -> None:
     (read,) = ra.open_dump(lines(tmp_path / "a.jsonl", row)).rows()
     assert np.array_equal(read.rollout_log_probs.astype(np.float32), values)
     assert math.isclose(float(read.rollout_log_probs.sum()), float(values.astype(np.float64).sum()))
+
+
+UNEVEN = [torch.tensor(row) for row in ([-0.5, -1.25, -0.75], [-0.25, -0.125, -1.0], [-2.0])]
+
+
+def test_a_tensor_beside_lists_of_rows_gives_each_row_its_own(tmp_path: Path) -> None:
+    columns = {
+        "rollout_log_probs": UNEVEN,
+        "old_log_probs": UNEVEN,
+        "uid": torch.tensor([10, 11, 12]),
+        "reward": torch.tensor([1.0, 0.0, 5.0]),
+        "advantages": torch.tensor([0.5, -0.5, 2.0]),
+        "policy_version": torch.tensor([4, 5, 6]),
+        "group_id": "of all",
+        "step": torch.tensor([3]),
+    }
+    torch.save(columns, tmp_path / "a.pt")
+    rows = list(ra.open_dump(tmp_path).rows())
+    assert [(r.uid, r.reward, r.policy_version, r.group_id, r.step) for r in rows] == [
+        ("10", 1.0, 4, "of all", 3),
+        ("11", 0.0, 5, "of all", 3),
+        ("12", 5.0, 6, "of all", 3),
+    ]
+    assert [r.advantages.tolist() for r in rows] == [[0.5] * 3, [-0.5] * 3, [2.0]]
+    assert [r.rollout_log_probs.tolist() for r in rows] == [row.tolist() for row in UNEVEN]
+
+
+def test_log_probs_of_one_side_may_be_a_tensor(tmp_path: Path) -> None:
+    even = [UNEVEN[0], UNEVEN[1]]
+    torch.save({"rollout_log_probs": even, "old_log_probs": torch.stack(even) - 1}, tmp_path / "a.pt")
+    assert [r.old_log_probs.tolist() for r in ra.open_dump(tmp_path).rows()] == [(row - 1).tolist() for row in even]
+
+
+def test_one_row_of_one_token(tmp_path: Path) -> None:
+    columns = {"rollout_log_probs": [torch.tensor([-0.5])], "old_log_probs": torch.tensor([[-0.25]])}
+    torch.save({**columns, "reward": torch.tensor([2.0])}, tmp_path / "a.pt")
+    (row,) = ra.open_dump(tmp_path).rows()
+    assert (row.rollout_log_probs.tolist(), row.old_log_probs.tolist(), row.reward) == ([-0.5], [-0.25], 2.0)
+
+
+def test_a_tensor_of_other_rows_is_refused(tmp_path: Path) -> None:
+    columns = {"rollout_log_probs": UNEVEN, "old_log_probs": UNEVEN, "reward": torch.tensor([1.0, 0.0])}
+    torch.save(columns, tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match=r"different numbers of rows \(rollout_log_probs 3, .*, reward 2\)$"):
+        ra.open_dump(tmp_path)
+
+
+@pytest.mark.parametrize("names", [("rollout_log_probs", "old_log_probs"), ("ours", "theirs")])
+@pytest.mark.parametrize("form", ["padded", "packed"])
+def test_a_batch_of_tensors_stays_one_beside_uneven_lists(form: str, names: tuple[str, str], tmp_path: Path) -> None:
+    flat = torch.arange(6) * -0.125
+    shaped = flat.reshape(2, 3) if form == "padded" else flat
+    ends = {} if form == "padded" else {"cu_seqlens": torch.tensor([0, 3, 6])}
+    both = {name: shaped - place for place, name in enumerate(names)}
+    lists = {"prompt_ids": [[1, 2], [3]], "reward": [torch.tensor(1.0), torch.tensor(0.5)]}
+    torch.save({**both, **ends, **lists}, tmp_path / "a.pt")
+    field_map = dict(zip(("rollout_log_probs", "old_log_probs"), names, strict=True))
+    rows = list(ra.open_dump(tmp_path, field_map=field_map).rows())
+    assert [r.rollout_log_probs.tolist() for r in rows] == flat.reshape(2, 3).tolist()
+    assert [r.old_log_probs.tolist() for r in rows] == (flat.reshape(2, 3) - 1).tolist()
+    assert [r.reward for r in rows] == [1.0, 0.5]
+
+
+def test_an_uneven_mask_beside_tensors_is_refused(tmp_path: Path) -> None:
+    pair = {"rollout_log_probs": torch.zeros(2, 3) - 1, "old_log_probs": torch.zeros(2, 3) - 1}
+    torch.save({**pair, "response_mask": [[1, 1, 1], [1]]}, tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match="response_mask is a list of rows of uneven length, beside log-probs"):
+        ra.open_dump(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -441,4 +442,71 @@ def test_an_uneven_mask_beside_tensors_is_refused(tmp_path: Path) -> None:
     pair = {"rollout_log_probs": torch.zeros(2, 3) - 1, "old_log_probs": torch.zeros(2, 3) - 1}
     torch.save({**pair, "response_mask": [[1, 1, 1], [1]]}, tmp_path / "a.pt")
     with pytest.raises(UnreadableFileError, match="response_mask is a list of rows of uneven length, beside log-probs"):
+        ra.open_dump(tmp_path)
+
+
+def _pair(value: Any) -> dict[str, Any]:
+    return {"rollout_log_probs": value, "old_log_probs": value}
+
+
+EVEN = torch.tensor([[-0.5, -1.25], [-0.25, -2.0]])
+READ_AS_EVEN = {
+    "a gradient": _pair(EVEN.clone().requires_grad_()),
+    "a gradient and half precision": _pair((EVEN.clone().requires_grad_() * 1).bfloat16()),
+    "rows with a gradient": [_pair(row.clone().requires_grad_() * 1) for row in EVEN],
+    "a nested tensor": _pair(torch.nested.nested_tensor(list(EVEN), layout=torch.jagged)),
+    "a key that is no text": {**_pair(EVEN), 1: EVEN},
+    "a sparse tensor beside": {**_pair(EVEN), "other": EVEN.to_sparse()},
+}
+
+
+@pytest.mark.parametrize("form", READ_AS_EVEN)
+def test_tensors_as_a_trainer_may_save_them(form: str, tmp_path: Path) -> None:
+    torch.save(READ_AS_EVEN[form], tmp_path / "a.pt")
+    for row, values in zip(ra.open_dump(tmp_path).rows(), EVEN.tolist(), strict=True):
+        assert row.rollout_log_probs.tolist() == values
+        assert row.old_log_probs is not None
+        assert row.old_log_probs.tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_pair(EVEN.to_sparse()), r"rollout_log_probs' \(rollout_log_probs\) holds sparse\[2, 2\], which is not read"),
+        (_pair(torch.empty(2, 2, device="meta")), r"holds meta\[2, 2\], which is not read"),
+        ([_pair(EVEN[0].to_sparse())], r"holds list<other>, which is not read"),
+        (
+            [_pair(EVEN[0]), _pair(EVEN[1:])],
+            r"row 1: 'rollout_log_probs' is \[1, 2\], expected one value a token",
+        ),
+        ({1: EVEN}, "no tensor of log-probs"),
+    ],
+)
+def test_tensors_without_a_number_a_token_are_one_line(content: Any, message: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match=message):
+        list(ra.open_dump(tmp_path, input_format="torch").rows())
+
+
+def test_names_as_bytes_and_other_things_in_an_npz(tmp_path: Path) -> None:
+    both = _pair(EVEN.numpy())
+    np.savez(tmp_path / "a.npz", uid=np.array([b"one", "zw\u00f6lf".encode()]), **both)
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("readme.txt", "of a run")
+    assert [row.uid for row in ra.open_dump(tmp_path).rows()] == ["one", "zw\u00f6lf"]
+
+
+def test_a_pt_file_forced_to_be_npz_is_refused(tmp_path: Path) -> None:
+    torch.save(_pair(EVEN), tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match=r"a\.pt: a zip archive without an array of NumPy in it, so no \.npz"):
+        ra.open_dump(tmp_path / "a.pt", input_format="npz")
+
+
+def test_lists_nested_without_end_are_one_line(tmp_path: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    lines(tmp_path / "a.jsonl", ROWS[0], f'{{"rollout_log_probs": {deep}}}\n')
+    with pytest.raises(UnreadableFileError, match=r"a\.jsonl, row 1: lists in lists too deep to read"):
+        ra.open_dump(tmp_path)
+    lines(tmp_path / "a.jsonl", f'{{"rollout_log_probs": {deep}}}\n')
+    with pytest.raises(UnreadableFileError, match=r"a\.jsonl, row 0: lists in lists too deep to read"):
         ra.open_dump(tmp_path)

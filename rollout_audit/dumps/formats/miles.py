@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from rollout_audit.dumps.values import on_host
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _joined(name: str, index: int, pieces: Mapping[int, _Piece]) -> NDArray[Any]
                 f"{piece.rank_file}: {name} of sample {index} has {len(values)} values, cp_rank {rank} of "
                 f"{piece.cp_size} owns {len(places)} of {length} response tokens: cut in a way that is not known here"
             )
-        array = values.float().numpy()
+        array = on_host(values)
         whole = whole.astype(array.dtype, copy=False) if rank == next(iter(pieces)) else whole
         whole[places] = array
     return whole

@@ -42,7 +42,7 @@ def source_of(file: DumpFile, content: Any, layout: str | None) -> Source:
 
     footer = zip_footer(file.path)
     if isinstance(content, dict):
-        content = {name: value for name, value in content.items() if isinstance(name, str)}
+        content = {name: _unbound(value) for name, value in content.items() if isinstance(name, str)}
     if (rows := _rows(file, content)) is not None:
         if not rows:
             raise NothingToAuditError(f"{file.name}: zero rows, nothing to audit; name a dump that has some")
@@ -68,6 +68,11 @@ def _rows(file: DumpFile, content: Any) -> list[Record] | None:
     return [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
+def _unbound(value: Any) -> Any:
+    """A nested tensor as the list of its rows."""
+    return list(value.unbind()) if getattr(value, "is_nested", False) else value
+
+
 def _told_by(content: Mapping[str, Any]) -> list[Any]:
     """What says whether there are rows or tensors: the log-probs, or all that may be some under a name of its own."""
     known = [content[name] for name in named_log_probs(LOG_PROBS) if name in content]
@@ -89,14 +94,14 @@ def _rows_in(value: Any) -> int | None:
     """Rows of a column, None where one value stands for all."""
     if isinstance(value, list):
         return len(value)
-    shape = getattr(value, "shape", ())
+    shape: Any = getattr(value, "shape", ())
     return None if math.prod(shape) == 1 else int(shape[0])
 
 
 def _by_row(value: Any, rows: int) -> list[Any]:
     if isinstance(value, list):
         return value
-    shape = getattr(value, "shape", ())
+    shape: Any = getattr(value, "shape", ())
     if len(shape) and shape[0] == rows:
         return list(value)
     return [value.reshape(()) if len(shape) else value] * rows

@@ -84,12 +84,12 @@ def _rows_of(
     file: DumpFile, rows: Callable[[Sequence[tuple[str, Any]]], list[Record]], fields: Mapping[str, str]
 ) -> Source:
     """Rows of one `.pt` file, or of the files of all ranks."""
-    from rollout_audit.dumps.naming import whole_number
+    from rollout_audit.dumps.naming import report_names, whole_number
     from rollout_audit.dumps.records import RecordSource
     from rollout_audit.dumps.torch_files import load_tensors, zip_footer
 
     paths = file.parts or (file.path,)
-    contents = [(path.rpartition("/")[2], load_tensors(file, path)) for path in paths]
+    contents = [(name, load_tensors(file, path)) for name, path in zip(report_names(list(paths)), paths, strict=True)]
     try:
         records = rows(contents)
         step = whole_number(str(contents[0][1].get("rollout_id")))

@@ -60,6 +60,7 @@ class JsonlSource:
     """
 
     lacks_training = ""
+    takes_layout = False
 
     def __init__(
         self,

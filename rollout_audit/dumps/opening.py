@@ -63,6 +63,8 @@ class FileInfo:
     """the same, of a file to which nothing is joined"""
     lacks_training: str = ""
     """why no column is the trainer's, empty where one is"""
+    takes_layout: bool = False
+    """whether it is read in the layout that was asked for"""
     ids_differ: bool = False
     """whether metadata says that there are more or fewer token ids than log-probs"""
 
@@ -152,6 +154,7 @@ def _inform(
         digest=(digest := _digest(file, source)),
         own_digest=digest,
         lacks_training="" if TRAINING & mapping.keys() else lacks,
+        takes_layout=source.takes_layout,
         ids_differ="token_ids" in mapping and source.values(mapping["token_ids"].column) != values,
     )
 

@@ -171,6 +171,7 @@ class RecordSource:
     """Rows that are all in memory: one row group."""
 
     lacks_training = ""
+    takes_layout = False
 
     def __init__(
         self,

@@ -27,10 +27,11 @@ def open_source(file: DumpFile, layout: str | None = None) -> Source:
     return _READERS[file.format](file, layout)
 
 
-def _parquet(file: DumpFile, _layout: str | None) -> Source:
+def _parquet(file: DumpFile, layout: str | None) -> Source:
     from rollout_audit.dumps.parquet import ParquetSource
+    from rollout_audit.dumps.row_layouts import laid_out
 
-    return ParquetSource(file)
+    return laid_out(ParquetSource(file), layout, file.name)
 
 
 def _safetensors(file: DumpFile, layout: str | None) -> Source:
@@ -51,6 +52,12 @@ def _torch(file: DumpFile, layout: str | None) -> Source:
     from rollout_audit.dumps.torch_files import load_tensors
 
     return source_of(file, load_tensors(file), layout)
+
+
+def _plain_jsonl(file: DumpFile, layout: str | None) -> Source:
+    from rollout_audit.dumps.row_layouts import laid_out
+
+    return laid_out(_jsonl("plain", file, None), layout, file.name)
 
 
 def _jsonl(module: str, file: DumpFile, _layout: str | None) -> Source:
@@ -106,7 +113,7 @@ _READERS: Mapping[str, Callable[[DumpFile, str | None], Source]] = {
     "safetensors": _safetensors,
     "npz": _npz,
     "torch": _torch,
-    "jsonl": partial(_jsonl, "plain"),
+    "jsonl": _plain_jsonl,
     "nemo-rl": partial(_jsonl, "nemo_rl"),
     "prime-rl": partial(_jsonl, "prime_rl"),
     "open-instruct": partial(_jsonl, "open_instruct"),

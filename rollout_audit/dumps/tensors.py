@@ -46,6 +46,7 @@ class TensorSource:
     """
 
     lacks_training = ""
+    takes_layout = True
 
     def __init__(self, file: DumpFile, store: Store, layout: str | None = None) -> None:
         self._file = file

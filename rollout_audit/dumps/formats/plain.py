@@ -36,6 +36,7 @@ def source_of(file: DumpFile, content: Any, layout: str | None) -> Source:
         NothingToAuditError: there is not one row.
     """
     from rollout_audit.dumps.records import RecordSource
+    from rollout_audit.dumps.row_layouts import laid_out
     from rollout_audit.dumps.stores import ArrayStore
     from rollout_audit.dumps.tensors import TensorSource
     from rollout_audit.dumps.torch_files import zip_footer
@@ -46,7 +47,7 @@ def source_of(file: DumpFile, content: Any, layout: str | None) -> Source:
     if (rows := _rows(file, content)) is not None:
         if not rows:
             raise NothingToAuditError(f"{file.name}: zero rows, nothing to audit; name a dump that has some")
-        return RecordSource(rows, where=file.name, footer=footer)
+        return laid_out(RecordSource(rows, where=file.name, footer=footer), layout, file.name)
     return TensorSource(file, ArrayStore(_arrays(file, content), footer), layout)
 
 

@@ -190,6 +190,11 @@ class Source(Batches, Protocol):
         ...
 
     @property
+    def takes_layout(self) -> bool:
+        """whether it is read in the layout that was asked for"""
+        ...
+
+    @property
     def rows(self) -> int: ...
 
     @property

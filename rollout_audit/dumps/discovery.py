@@ -338,7 +338,7 @@ def _in_archive(path: str) -> Container:
         raise UnreadableFileError(f"{path}: an archive without a single array or tensor in it; write it again")
     if any(name.endswith("data.pkl") for name in inside):
         return "torch"
-    if all(name.endswith(".npy") for name in inside):
+    if any(name.endswith(".npy") for name in inside):
         return "npz"
     raise UnreadableFileError(f"{path}: a zip archive of {inside[0]!r}; unpack it, or give a .pt or .npz file")
 

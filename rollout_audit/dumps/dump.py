@@ -10,12 +10,12 @@ from rollout_audit.dumps.discovery import DumpFile
 from rollout_audit.dumps.fault_log import FaultLog
 from rollout_audit.dumps.fields import FIELDS, LOG_PROBS, Mapped
 from rollout_audit.dumps.join import Join, JoinedSource, join_dumps
-from rollout_audit.dumps.layouts import check_layout
+from rollout_audit.dumps.layouts import LAYOUTS, check_layout, needs
 from rollout_audit.dumps.notes import notes_on
 from rollout_audit.dumps.opening import FileInfo, found_files, reopened
 from rollout_audit.dumps.rows import rows_of_chunk
 from rollout_audit.dumps.streaming import Selection, stream
-from rollout_audit.errors import MissingFieldError, NothingToAuditError, amount
+from rollout_audit.errors import MissingFieldError, NothingToAuditError, UsageError, amount
 
 if TYPE_CHECKING:
     import os
@@ -229,11 +229,13 @@ def open_dump(
     mapping = dict(field_map or {})
     if join is None:
         infos, others = found_files(paths, mapping, layout, input_format, marker=require_marker)
+        _check_layout_taken(infos, layout)
         return Dump(tuple(infos), layout, mapping, tuple(others))
     how = partial(found_files, field_map=mapping, layout=layout, partial=True, marker=require_marker)
     infos, others = how(paths, input_format=input_format, needed=LOG_PROBS[:1])
     second, more = how(join, input_format=None, needed=LOG_PROBS[1:])
     _check_maps(mapping, [*infos, *second])
+    _check_layout_taken([*infos, *second], layout)
     joined, made, unmatched = join_dumps(infos, second, layout)
     return Dump(tuple(joined), layout, mapping, (*others, *more, *unmatched), made)
 
@@ -243,6 +245,18 @@ def _check_maps(field_map: Mapping[str, str], infos: Sequence[FileInfo]) -> None
     for name, column in field_map.items():
         if not any(name in info.fields and info.fields[name].column == column for info in infos):
             raise MissingFieldError(f"--map {name}={column}: no column is named {column!r} in either dump")
+
+
+def _check_layout_taken(infos: Sequence[FileInfo], layout: str | None) -> None:
+    """Raises UsageError for a layout that no file is read in."""
+    if layout is None or any(info.takes_layout for info in infos):
+        return
+    named = needs(LAYOUTS[layout])
+    lacks = f" with {' and '.join(map(repr, named))}" if named else " that could be laid out in two ways"
+    raise UsageError(
+        f"{infos[0].file.name}: --layout {layout} changes nothing: no file is a batch of tensors or has rows{lacks}; "
+        "leave it out"
+    )
 
 
 def _wanted(fields: Collection[str] | None) -> frozenset[str]:

@@ -20,6 +20,7 @@ __all__ = [
     "Kind",
     "Mapped",
     "Origin",
+    "RolloutAloneError",
     "TrainerAloneError",
     "named_log_probs",
     "resolve_fields",
@@ -27,6 +28,14 @@ __all__ = [
 
 Kind = Literal["token", "row", "either"]
 Origin = Literal["exact", "alias", "format", "map", "join"]
+
+
+class RolloutAloneError(MissingFieldError):
+    """A file in which nothing is known to be the trainer's, though something is the rollout's."""
+
+    def __init__(self, message: str, names: list[str]) -> None:
+        super().__init__(message)
+        self.reason = f"no column is known as theirs (of {_listed(names)}; --map old_log_probs=COLUMN names it)"
 
 
 class TrainerAloneError(MissingFieldError):
@@ -171,7 +180,7 @@ def resolve_fields(
         UsageError: `--map` names an unknown field, or two aliases of one field are there (of a per-row field
             the first in the table is taken).
         MissingFieldError: a needed field, or a column that `--map` names, is not there; a TrainerAloneError where
-            it is the rollout's log-probs and those of the trainer are there.
+            it is the rollout's log-probs and those of the trainer are there, a RolloutAloneError the other way round.
         UnreadableFileError: two columns of the same name.
     """
     names = list(columns)
@@ -239,7 +248,8 @@ def _check_needed(mapping: Mapping[str, Mapped], names: list[str], where: str, n
         kind = TrainerAloneError if TRAINING & mapping.keys() else MissingFieldError
         raise kind(_missing("rollout_log_probs", names, mapping, where))
     if "old_log_probs" in needed and not TRAINING & mapping.keys():
-        raise MissingFieldError(_missing("old_log_probs", names, mapping, where, " (or log_probs)"))
+        message = _missing("old_log_probs", names, mapping, where, " (or log_probs)")
+        raise RolloutAloneError(message, names) if "rollout_log_probs" in mapping else MissingFieldError(message)
 
 
 def _missing(field: str, names: list[str], mapping: Mapping[str, Mapped], where: str, alternative: str = "") -> str:

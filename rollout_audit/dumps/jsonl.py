@@ -45,7 +45,7 @@ def first_object(line: bytes) -> dict[str, Any] | None:
     """What the line holds, None where it is no JSON object."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -60,6 +60,7 @@ class JsonlSource:
     """
 
     lacks_training = ""
+    takes_layout = False
 
     def __init__(
         self,
@@ -139,6 +140,8 @@ class JsonlSource:
             value = json.loads(line, object_pairs_hook=_once_each)
         except _TwiceError as error:
             raise UnreadableFileError(f"{self._file.name}, row {row}: {error}; rename or remove one") from error
+        except RecursionError as error:
+            raise UnreadableFileError(f"{self._file.name}, row {row}: lists in lists too deep to read") from error
         except ValueError as error:
             cut = "" if line.endswith(b"\n") else ", or still being written"
             if line.strip() == b"{":

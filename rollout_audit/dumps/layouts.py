@@ -10,13 +10,29 @@ import numpy as np
 from rollout_audit.errors import UsageError, suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
     from rollout_audit.dumps.stores import Tensor
 
-__all__ = ["LAYOUTS", "Layout", "check_layout", "layout_of", "mask_column", "moved", "response_places"]
+__all__ = [
+    "LAYOUTS",
+    "MASKS",
+    "Layout",
+    "areal_doubt",
+    "check_layout",
+    "layout_of",
+    "mask_column",
+    "moved",
+    "needs",
+    "response_places",
+    "roll_doubt",
+    "told_by_names",
+]
+
+MASKS = ("response_mask", "action_mask", "loss_mask")
+"""Masks that may be one wider than log-probs that are shifted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +137,24 @@ def layout_of(tensors: Mapping[str, Tensor], lead: Tensor, asked: str | None, wh
     """
     if asked is not None:
         return _complete(LAYOUTS[asked], tensors, where)
-    told = next((one for one in LAYOUTS.values() if one.signature and one.signature <= tensors.keys()), None)
+    told = told_by_names(tensors)
     if told is None and (doubt := _doubt(tensors, lead)):
         raise UsageError(f"{where}: {doubt}")
     return told
 
 
+def told_by_names(names: Collection[str]) -> Layout | None:
+    """The layout that the names of tensors or columns tell by themselves."""
+    return next((one for one in LAYOUTS.values() if one.signature and one.signature <= set(names)), None)
+
+
+def needs(layout: Layout) -> list[str]:
+    """Names without which the layout says nothing."""
+    return [name for name in (layout.start, None if layout.stop_optional else layout.stop) if name]
+
+
 def _complete(layout: Layout, tensors: Mapping[str, Tensor], where: str) -> Layout:
-    needed = [name for name in (layout.start, None if layout.stop_optional else layout.stop) if name]
-    missing = [name for name in needed if name not in tensors]
+    missing = [name for name in needs(layout) if name not in tensors]
     if missing:
         raise UsageError(
             f"{where}: layout {layout.name} needs the tensor {missing[0]!r}; there are {', '.join(sorted(tensors))}"
@@ -139,22 +164,30 @@ def _complete(layout: Layout, tensors: Mapping[str, Tensor], where: str) -> Layo
 
 def _doubt(tensors: Mapping[str, Tensor], lead: Tensor) -> str | None:
     """Why only a person can say where a token's values stand."""
-    if {"logprobs", "prox_logp"} <= tensors.keys():
-        return (
-            "AReaL's tensors, whose log-probs and mask are rolled by one place once advantages are computed, and "
-            "nothing in the file says whether they were: --layout areal if so, --layout areal-rollout if not yet"
-        )
-    masks = [tensors[name] for name in ("response_mask", "action_mask", "loss_mask") if name in tensors]
+    if text := areal_doubt(tensors):
+        return text
+    masks = [tensors[name] for name in MASKS if name in tensors]
     wider = next((t for t in masks if len(lead.shape) == 2 and t.shape == (lead.shape[0], lead.shape[1] + 1)), None)
-    if wider:
-        return (
-            f"{wider.name} {list(wider.shape)} is one wider than {lead.name} {list(lead.shape)}: shifted by one, so "
-            "that column j is token j + 1? Then --layout roll; else cut the mask to the same width"
-        )
-    return None
+    return roll_doubt(f"{wider.name} {list(wider.shape)}", f"{lead.name} {list(lead.shape)}") if wider else None
 
 
-def mask_column(layout: Layout | None, tensors: Mapping[str, Tensor]) -> str | None:
+def areal_doubt(names: Collection[str]) -> str | None:
+    if not {"logprobs", "prox_logp"} <= set(names):
+        return None
+    return (
+        "AReaL's tensors, whose log-probs and mask are rolled by one place once advantages are computed, and "
+        "nothing in the file says whether they were: --layout areal if so, --layout areal-rollout if not yet"
+    )
+
+
+def roll_doubt(mask: str, log_probs: str) -> str:
+    return (
+        f"{mask} is one wider than {log_probs}: shifted by one, so that column j is token j + 1? Then --layout roll; "
+        "else cut the mask to the same width"
+    )
+
+
+def mask_column(layout: Layout | None, tensors: Collection[str]) -> str | None:
     """What the response mask of a layout is called: its tensor, or the product of those that are there."""
     names = [name for name in layout.masks if name in tensors] if layout else []
     return " × ".join(names) or None

@@ -103,9 +103,17 @@ def _is_at_the_end(error: json.JSONDecodeError) -> bool:
 
 def _parsed(line: bytes) -> Any:
     try:
-        return json.loads(decoded(line), object_pairs_hook=_unique)
+        return _tree(line)
     except json.JSONDecodeError as error:
         raise _NotJSON(error) from None
+
+
+def _tree(data: bytes) -> Any:
+    """Raises ValueError for what is no text, or nested beyond what the parser follows."""
+    try:
+        return json.loads(decoded(data), object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("lists in lists too deep to read") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -145,7 +153,7 @@ def _read_json(path: Path) -> LogFile:
     """A list of rows, `log_history` of transformers, or lines under another suffix."""
     data = as_utf8(path.read_bytes())
     try:
-        tree = json.loads(decoded(data), object_pairs_hook=_unique)
+        tree = _tree(data)
     except json.JSONDecodeError as error:
         if _begins_with_a_row(data):
             return _rows_of_lines(data, path.name)

@@ -13,6 +13,7 @@ from rollout_audit.dumps.fields import (
     LOG_PROBS,
     TRAINING,
     Mapped,
+    RolloutAloneError,
     TrainerAloneError,
     named_log_probs,
     resolve_fields,
@@ -63,6 +64,8 @@ class FileInfo:
     """the same, of a file to which nothing is joined"""
     lacks_training: str = ""
     """why no column is the trainer's, empty where one is"""
+    takes_layout: bool = False
+    """whether it is read in the layout that was asked for"""
     ids_differ: bool = False
     """whether metadata says that there are more or fewer token ids than log-probs"""
 
@@ -102,16 +105,25 @@ def _informed(
     *,
     partial: bool,
 ) -> list[FileInfo]:
-    """What each file says, or one error that names every file without a rollout side."""
+    """What each file says, or one error that names every file without a rollout side.
+
+    A file without a trainer's side is an error beside one that has it, else the dump is of the rollout alone.
+    """
     infos: list[FileInfo] = []
     alone: list[tuple[str, TrainerAloneError]] = []
+    bare: list[RolloutAloneError] = []
     for file in files:
         try:
             infos.append(_inform(file, field_map, layout, needed, partial=partial))
         except TrainerAloneError as error:
             alone.append((file.name, error))
+        except RolloutAloneError as error:
+            bare.append(error)
+            infos.append(_inform(file, field_map, layout, LOG_PROBS[:1], partial=partial, lacks=error.reason))
     if alone:
         raise MissingFieldError(_trainer_alone(alone, len(files))) from alone[0][1]
+    if bare and not all(info.lacks_training for info in infos):
+        raise bare[0]
     return infos
 
 
@@ -127,14 +139,20 @@ def _trainer_alone(alone: Sequence[tuple[str, TrainerAloneError]], files: int) -
 
 
 def _inform(
-    file: DumpFile, field_map: Mapping[str, str], layout: str | None, needed: Collection[str], *, partial: bool
+    file: DumpFile,
+    field_map: Mapping[str, str],
+    layout: str | None,
+    needed: Collection[str],
+    *,
+    partial: bool,
+    lacks: str = "",
 ) -> FileInfo:
     source = open_source(file, layout)
     if file.format == "parquet":
         file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
     named = {*field_map.values(), *source.fields.values()}
     usable = [column.name for column in source.columns if column.name in named or _may_be_a_field(column)]
-    lacks = source.lacks_training or FORMATS[file.format].lacks_training
+    lacks = lacks or source.lacks_training or FORMATS[file.format].lacks_training
     if lacks:
         needed = [name for name in needed if name == "rollout_log_probs"]
     if partial:
@@ -152,6 +170,7 @@ def _inform(
         digest=(digest := _digest(file, source)),
         own_digest=digest,
         lacks_training="" if TRAINING & mapping.keys() else lacks,
+        takes_layout=source.takes_layout,
         ids_differ="token_ids" in mapping and source.values(mapping["token_ids"].column) != values,
     )
 

@@ -36,6 +36,8 @@ class ParquetSource:
         UnreadableFileError: damaged footer or pages.
     """
 
+    takes_layout = False
+
     def __init__(self, file: DumpFile) -> None:
         self._file = file
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def recorded(step: int, per_token: Mapping[str, Any], mask: Any, per_row: Mappin
     Raises:
         DumpError: no log-probs at all, shapes that differ, a mask that is not 0 and 1.
     """
-    given = {name: value for name, value in per_token.items() if value is not None}
+    given = {name: _in_order(name, value) for name, value in per_token.items() if value is not None}
     lead_name = next((name for name in _LOG_PROBS if name in given), None)
     if lead_name is None:
         raise DumpError("no log-probs given: rollout_log_probs and old_log_probs or log_probs are what is recorded")
@@ -69,7 +70,7 @@ def recorded(step: int, per_token: Mapping[str, Any], mask: Any, per_row: Mappin
             of_rows[name] = given.pop(name)
     tokens = {name: _packed(name, value) for name, value in given.items()}
     lead = tokens[lead_name]
-    tokens["response_mask"] = _mask(mask, lead)
+    tokens["response_mask"] = _mask(_in_order("response_mask", mask), lead)
     _check_shapes(lead_name, tokens)
     keep, lengths = _responses(tokens["response_mask"])
     columns = {"step": (pa.array(np.full(len(lengths), step)), None), **_lists(tokens, keep, lengths)}
@@ -93,6 +94,19 @@ def write_recorded(batch: Recorded, path: Path) -> None:
     """Write the file, or none."""
     with native_file(path, batch.fields, lacks_training(batch.lacks_training)) as writer:
         writer.write_table(pa.Table.from_arrays(list(batch.columns), schema=pa.schema(batch.fields)))
+
+
+def _in_order(name: str, value: Any, most: int | None = None) -> Any:
+    """Views, ranges and iterators as the list of what they give, `most` of it; all else as it is.
+
+    Raises:
+        DumpError: a collection whose order says nothing of the responses'.
+    """
+    if hasattr(value, "shape") or isinstance(value, list | tuple | str | bytes) or not hasattr(value, "__iter__"):
+        return value
+    if isinstance(value, set | frozenset | dict):
+        raise DumpError(f"{name} is a {type(value).__name__}, whose order is not that of the responses; give a list")
+    return value if getattr(value, "is_nested", False) else list(islice(value, most))
 
 
 def _is_flat(value: Any) -> bool:
@@ -121,11 +135,14 @@ def _packed(name: str, value: Any) -> _Tokens:
         raise DumpError(f"{name} is {on_one_line(repr(value))}; expected [B, T], or a list of B responses")
     hosts = [_host(name, row) for row in value]
     arrays = [array for array, _ in hosts]
-    if odd := next((array for array in arrays if array.ndim != 1), None):
+    odd = next((array for array in arrays if array.ndim != 1), None)
+    if odd is not None:
         raise DumpError(f"{name} holds a response of shape {list(odd.shape)}; expected one value a token")
     lengths = np.array([len(array) for array in arrays], np.int64)
-    stored_as = next((kind for _, kind in hosts if kind), None)
-    return _Tokens(np.concatenate(arrays) if arrays else np.empty(0), lengths, stored_as, f"{len(arrays)} responses")
+    filled = [(array, half) for array, half in hosts if len(array)]  # an empty list has no type of its own
+    stored_as = next((half for _, half in filled if half), None)
+    values = np.concatenate([array for array, _ in filled]) if filled else np.empty(0)
+    return _Tokens(values, lengths, stored_as, f"{len(arrays)} responses")
 
 
 def _host(name: str, value: Any) -> tuple[NDArray[Any], str | None]:
@@ -179,6 +196,7 @@ def _one_a_row(name: str, value: Any, rows: int) -> Any:
     """A column from one value a row, or from one for all."""
     if hasattr(value, "shape"):
         value = value.tolist() if _is_text(value) else _host(name, value)[0].tolist()
+    value = _in_order(name, value, rows + 1)
     if not isinstance(value, list | tuple):
         value = [value] * rows
     values: Sequence[Any] = [item.item() if getattr(item, "shape", None) == () else item for item in value]

@@ -9,19 +9,18 @@ import pyarrow as pa
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide, offsets_of
 from rollout_audit.dumps.ragged import to_ragged, to_scalars
+from rollout_audit.dumps.values import HALVES, on_host, type_name
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
 
 __all__ = ["Record", "RecordSource", "batches_of", "column_infos", "tokens_in"]
 
 Record: TypeAlias = "Mapping[str, Any]"
 """Column → what one row holds: a list, an array or a tensor of one value a token, a single value, or None."""
 
-_HALVES = {"float16", "bfloat16"}
 _ARRAY_ELEMENTS = {"f": "float64", "i": "int", "u": "int", "b": "bool", "U": "text", "O": "other"}
 _NUMBERS = ("float64", "float32", "bfloat16", "float16", "int")
 """widest first"""
@@ -62,10 +61,12 @@ def _list_element(value: Any) -> str:
 
 
 def _array_element(value: Any) -> str:
-    name = str(value.dtype).removeprefix("torch.")
-    if name in {*_HALVES, "float32", "float64", "bool"}:
+    name = type_name(value)
+    if name in {*HALVES, "float32", "float64", "bool"}:
         return name
-    return "int" if "int" in name else _ARRAY_ELEMENTS.get(getattr(value.dtype, "kind", "O"), "other")
+    return (
+        "int" if name.lstrip("u").startswith("int") else _ARRAY_ELEMENTS.get(getattr(value.dtype, "kind", "O"), "other")
+    )
 
 
 def _element(value: Any) -> str:
@@ -116,6 +117,12 @@ def _column(column: ColumnInfo, values: list[Any], first: int, where: str) -> Ra
         )
     shown = [value for value in values if value is not None]
     if column.is_list and shown and all(hasattr(value, "dtype") for value in shown):
+        deep = [row for row, value in enumerate(values) if value is not None and len(value.shape) > 1]
+        if deep:
+            shape = list(values[deep[0]].shape)
+            raise UnreadableFileError(
+                f"{where}, row {first + deep[0]}: {column.name!r} is {shape}, expected one value a token"
+            )
         return _joined(values)
     values = [_plain(value) for value in values]
     try:
@@ -126,19 +133,12 @@ def _column(column: ColumnInfo, values: list[Any], first: int, where: str) -> Ra
 
 def _joined(values: Sequence[Any]) -> Ragged:
     """Tensors end to end; a row without one has an empty span."""
-    arrays = [np.empty(0, np.float32) if value is None else _array(value) for value in values]
+    arrays = [np.empty(0, np.float32) if value is None else on_host(value) for value in values]
     kinds = [array for array, value in zip(arrays, values, strict=True) if value is not None]
     kind = np.result_type(*kinds) if kinds else np.float32
     offsets = offsets_of([len(array) for array in arrays])
     absent = [row for row, value in enumerate(values) if value is None]
     return Ragged(np.concatenate([a.astype(kind, copy=False) for a in arrays]), offsets, np.array(absent, np.int64))
-
-
-def _array(value: Any) -> NDArray[Any]:
-    """The tensor on the host; half precision widened to float32, exactly."""
-    if not isinstance(value, np.ndarray):
-        value = (value.float() if _array_element(value) in _HALVES else value).detach().cpu().numpy()
-    return np.asarray(value, np.float32 if value.dtype == np.float16 else None)
 
 
 def _plain(value: Any) -> Any:
@@ -171,6 +171,7 @@ class RecordSource:
     """Rows that are all in memory: one row group."""
 
     lacks_training = ""
+    takes_layout = False
 
     def __init__(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import groupby
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from rollout_audit.dumps.chunk import Finding, Severity
 from rollout_audit.dumps.discovery import DumpFile, named_container, sibling_exists
 from rollout_audit.dumps.formats.prime_rl import MARKER
 from rollout_audit.dumps.formats.table import FORMATS, Container, recognise
+from rollout_audit.dumps.ranks import merged
 from rollout_audit.errors import NothingToAuditError, UnreadableFileError, amount
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _ROLLOUT_FORMATS = {"slime-rollout", "miles-dashboard", "open-instruct"}
 _INCOMPLETE = ("bare", "untrained", "rollout", "evaluation")
 _NOTHING = "nothing at all"
 _OBJECTS = "objects that are not tensors"
-_RANK_FILE = re.compile(r"(.*)_(\d+)(\.\w+)$")
 _EVALUATION = re.compile(r"(?:^|_)eval_")
 _REASONS: Mapping[str, tuple[Severity, str]] = {
     "unfinished": ("warning", "without STABLE beside them: still being written? --input-format prime-rl reads them"),
@@ -69,7 +68,7 @@ def identify(
         NothingToAuditError: no file has a line in it.
     """
     if forced:
-        return _merged(files), []
+        return merged(files), []
     groups: dict[str, list[DumpFile]] = {reason: [] for reason in ("", *_REASONS)}
     for file in files:
         names = _names(file)
@@ -80,7 +79,7 @@ def identify(
         groups[why].append(known)
     if groups[""]:
         others = [finding for reason in _REASONS for finding in _left_out(reason, groups[reason])]
-        return _merged(groups[""]), [*_misnamed_files(groups[""]), *others]
+        return merged(groups[""]), [*_misnamed_files(groups[""]), *others]
     if unfinished := groups["unfinished"]:
         raise UnreadableFileError(
             f"{unfinished[0].path}: no {MARKER} beside it, so prime-rl has not finished this step; "
@@ -179,23 +178,3 @@ def _kind(info: FileInfo, trained: Collection[tuple[str, int]]) -> str:
 def _rollout(info: FileInfo) -> tuple[str, int]:
     """The run and the rollout of it that a file tells of: slime and miles keep each kind in a folder of the run."""
     return dirname(dirname(info.file.path)), info.step
-
-
-def _merged(files: Sequence[DumpFile]) -> list[DumpFile]:
-    """The rank files of a rollout side by side in one folder, as one file."""
-    merged: list[DumpFile] = []
-    for _, group in groupby(files, key=_rollout_of):
-        ranks = list(group)
-        merged.append(ranks[0] if len(ranks) == 1 else _as_one(ranks))
-    return merged
-
-
-def _rollout_of(file: DumpFile) -> tuple[str, ...]:
-    found = _RANK_FILE.fullmatch(basename(file.path)) if file.format == "miles" else None
-    return (dirname(file.path), found[1]) if found else (file.path,)
-
-
-def _as_one(ranks: Sequence[DumpFile]) -> DumpFile:
-    numbers = ",".join(found[2] for file in ranks if (found := _RANK_FILE.fullmatch(basename(file.path))))
-    name = _RANK_FILE.sub(rf"\1_{{{numbers}}}\3", ranks[0].name)
-    return replace(ranks[0], name=name, size=sum(file.size for file in ranks), parts=tuple(f.path for f in ranks))

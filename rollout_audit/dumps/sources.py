@@ -27,10 +27,11 @@ def open_source(file: DumpFile, layout: str | None = None) -> Source:
     return _READERS[file.format](file, layout)
 
 
-def _parquet(file: DumpFile, _layout: str | None) -> Source:
+def _parquet(file: DumpFile, layout: str | None) -> Source:
     from rollout_audit.dumps.parquet import ParquetSource
+    from rollout_audit.dumps.row_layouts import laid_out
 
-    return ParquetSource(file)
+    return laid_out(ParquetSource(file), layout, file.name)
 
 
 def _safetensors(file: DumpFile, layout: str | None) -> Source:
@@ -51,6 +52,12 @@ def _torch(file: DumpFile, layout: str | None) -> Source:
     from rollout_audit.dumps.torch_files import load_tensors
 
     return source_of(file, load_tensors(file), layout)
+
+
+def _plain_jsonl(file: DumpFile, layout: str | None) -> Source:
+    from rollout_audit.dumps.row_layouts import laid_out
+
+    return laid_out(_jsonl("plain", file, None), layout, file.name)
 
 
 def _jsonl(module: str, file: DumpFile, _layout: str | None) -> Source:
@@ -84,12 +91,12 @@ def _rows_of(
     file: DumpFile, rows: Callable[[Sequence[tuple[str, Any]]], list[Record]], fields: Mapping[str, str]
 ) -> Source:
     """Rows of one `.pt` file, or of the files of all ranks."""
-    from rollout_audit.dumps.naming import whole_number
+    from rollout_audit.dumps.naming import report_names, whole_number
     from rollout_audit.dumps.records import RecordSource
     from rollout_audit.dumps.torch_files import load_tensors, zip_footer
 
     paths = file.parts or (file.path,)
-    contents = [(path.rpartition("/")[2], load_tensors(file, path)) for path in paths]
+    contents = [(name, load_tensors(file, path)) for name, path in zip(report_names(list(paths)), paths, strict=True)]
     try:
         records = rows(contents)
         step = whole_number(str(contents[0][1].get("rollout_id")))
@@ -106,7 +113,7 @@ _READERS: Mapping[str, Callable[[DumpFile, str | None], Source]] = {
     "safetensors": _safetensors,
     "npz": _npz,
     "torch": _torch,
-    "jsonl": partial(_jsonl, "plain"),
+    "jsonl": _plain_jsonl,
     "nemo-rl": partial(_jsonl, "nemo_rl"),
     "prime-rl": partial(_jsonl, "prime_rl"),
     "open-instruct": partial(_jsonl, "open_instruct"),

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from rollout_audit.dumps.discovery import MAX_HEADER, PICKLE_ADVICE, DumpFile, members, open_binary, opens_by_path
 from rollout_audit.dumps.torch_files import zip_footer
+from rollout_audit.dumps.values import type_name
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class ArrayStore:
 
     def __init__(self, arrays: Mapping[str, Any], footer: bytes) -> None:
         self.footer = footer
-        self._arrays = {name: _told_apart(value) for name, value in arrays.items()}
+        self._arrays = arrays
         self.metadata: Mapping[str, Any] = {}
         self.tensors: Mapping[str, Tensor] = {
             name: Tensor(name, _type(array), tuple(array.shape)) for name, array in self._arrays.items()
@@ -125,13 +126,8 @@ class ArrayStore:
         return self._arrays[name]
 
 
-def _told_apart(value: Any) -> Any:
-    """Plain numbers and lists of names, which `torch.save` keeps beside tensors, as arrays."""
-    return value if hasattr(value, "dtype") else np.asarray(value)
-
-
 def _type(array: Any) -> str:
-    name = str(array.dtype).removeprefix("torch.")
+    name = type_name(array)
     if getattr(array.dtype, "kind", "") in {"U", "S", "T"}:
         return "TEXT"
     return TYPES.get(name, name)
@@ -147,11 +143,14 @@ def npz_store(file: DumpFile) -> ArrayStore:
         raise UnreadableFileError(f"{file.path}: not a .npz archive, damaged or still being written")
     try:
         with open_binary(file.path) as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: _of_this_machine(archive[name]) for name in archive.files}
+            members_read = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
         if "pickle" in str(error).lower():
             raise UnreadableFileError(f"{file.path}: holds Python objects; {PICKLE_ADVICE}") from error
         raise UnreadableFileError(f"{file.path}: damaged .npz, or still being written ({error})") from error
+    arrays = {name: _of_this_machine(value) for name, value in members_read.items() if hasattr(value, "dtype")}
+    if not arrays and members_read:
+        raise UnreadableFileError(f"{file.path}: a zip archive without an array of NumPy in it, so no .npz")
     return ArrayStore(arrays, zip_footer(file.path))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 from collections import Counter
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -73,13 +75,21 @@ def replacing(target: Path, *, last: str = "") -> Iterator[Path]:
 
 
 def names_with_suffix(files: Sequence[str], suffixes: Sequence[str]) -> list[str]:
-    """The names of the files with these suffixes, or with them behind their own where two would be the same."""
+    """The names of the files with these suffixes, or with them behind their own where two would be the same.
+
+    Each is another one, letter case aside; where even that fails a number tells them apart.
+    """
     plain = [re.sub(r"[{}]", "", file) for file in files]
     short = [str(Path(name).with_suffix(suffix)) for name, suffix in zip(plain, suffixes, strict=True)]
-    count = Counter(short)
-    return [
-        one if count[one] == 1 else f"{name}{suffix}" for one, name, suffix in zip(short, plain, suffixes, strict=True)
-    ]
+    count = Counter(map(str.casefold, short))
+    names: list[str] = []
+    taken: set[str] = set()
+    for one, name, suffix in zip(short, plain, suffixes, strict=True):
+        stem = one.removesuffix(suffix) if count[one.casefold()] == 1 else name
+        candidates = chain([f"{stem}{suffix}"], (f"{stem}_{number}{suffix}" for number in itertools.count(2)))
+        names.append(next(free for free in candidates if free.casefold() not in taken))
+        taken.add(names[-1].casefold())
+    return names
 
 
 def _can_rename(target: Path) -> bool:

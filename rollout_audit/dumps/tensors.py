@@ -12,6 +12,7 @@ from rollout_audit.dumps.fields import FIELDS, TRAINING
 from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, moved, response_places
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.stores import SafetensorsStore
+from rollout_audit.dumps.values import on_host
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class TensorSource:
     """
 
     lacks_training = ""
+    takes_layout = True
 
     def __init__(self, file: DumpFile, store: Store, layout: str | None = None) -> None:
         self._file = file
@@ -228,7 +230,7 @@ class TensorSource:
             low, high = first // width, -(-last // width)
             values = stored.get_slice(tensor.name)[(*[slice(0, 1)] * axis, slice(low, high))].reshape(-1)
             values = values[first - low * width : last - low * width]
-        return _copied(values, half=tensor.type in {"F16", "BF16"})
+        return np.array(on_host(values))
 
     def _is_list(self, tensor: Tensor) -> bool:
         """Whether the tensor holds one value a token; where every row is one token its name decides."""
@@ -344,13 +346,8 @@ def _misfit(tensor: Tensor, values: NDArray[Any]) -> str | None:
     return None
 
 
-def _copied(values: Any, *, half: bool) -> NDArray[Any]:
-    """A tensor of torch or an array of NumPy as an array of its own."""
-    if isinstance(values, np.ndarray):
-        return values.astype(np.float32) if half else np.array(values)
-    return np.array((values.float() if half else values).numpy())
-
-
 def _per_row(values: NDArray[Any], rows: int) -> Scalars:
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "backslashreplace")
     values = values.astype(object) if values.dtype.kind in "UT" else as_wide(values)
     return Scalars(np.broadcast_to(values, (rows,)) if len(values) == 1 else values)

@@ -43,10 +43,20 @@ def _kept_out_of_the_loop(
         except Exception as error:
             if self._on_error == "raise":
                 raise
-            self._note_failure(on_one_line(repr(given["step"])) if "step" in given else "without a number", error)
+            self._note_failure(
+                on_one_line(_told(repr, given["step"])) if "step" in given else "without a number", error
+            )
             return None
 
     return guarded
+
+
+def _told(spell: Callable[[Any], str], value: object) -> str:
+    """The text of a value, of its type where it has none to give: nothing may go wrong in saying what went wrong."""
+    try:
+        return spell(value)
+    except Exception:
+        return type(value).__name__
 
 
 def _check_arguments(write: Callable[..., Any], args: tuple[object, ...], given: dict[str, object]) -> None:
@@ -174,7 +184,7 @@ class DumpWriter:
     def _note_failure(self, step: str, error: Exception) -> None:
         """Count it, and warn where it is the first of its kind: the same words but for their numbers."""
         self.not_recorded += 1
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(_told(str, error).split()) or type(error).__name__
         kind = re.sub(r"\d+", "#", reason)
         if kind not in self._told:
             self._told.add(kind)

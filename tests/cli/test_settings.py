@@ -409,9 +409,7 @@ def test_every_bad_value_names_the_file_and_the_key(text: str, message: str, run
 
 def test_what_was_typed_is_not_put_on_the_file(run: Run, dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the message names the value of the file, as its proposal or by chance."""
-    Path("rollout-audit.toml").write_text(
-        "presets = ['token_rs']\nsteps = '1:2'\nlayout = 'padded'\nformat = 'table'\n"
-    )
+    Path("rollout-audit.toml").write_text("presets = ['token_rs']\nsteps = '1:2'\nformat = 'table'\n")
     typed = run("check", dump, "--expect-bitwise", "--presets", "token_rz")
     assert typed.err == "error: no preset 'token_rz'; did you mean 'token_rs'?; see `rollout-audit presets`\n"
     typed = run("check", dump, "--expect-bitwise", "--steps=2:1")

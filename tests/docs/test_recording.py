@@ -107,11 +107,16 @@ def test_trl(snippet: Any, tools: bool) -> None:
 
     class GRPOTrainer:
         state = SimpleNamespace(global_step=11)
+        model = SimpleNamespace(training=True)
 
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             return made
 
     names = snippet("trl", {"trl": {"GRPOTrainer": GRPOTrainer}})
+    evaluating = names["RecordingTrainer"]()
+    evaluating.model = SimpleNamespace(training=False)
+    assert evaluating._generate_and_score_completions([]) is made
+    assert not Path("run/dumps").exists()
     assert names["RecordingTrainer"]()._generate_and_score_completions([]) is made
     assert [row.advantages.tolist() for row in recorded(11).rows()] == [[1.0] * 3, [-1.0] * 2]
 

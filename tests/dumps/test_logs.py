@@ -157,6 +157,8 @@ def test_a_character_that_is_cut_in_two_is_of_the_last_line_alone(tmp_path: Path
             "line 4: not JSON: Expecting ',' delimiter at column 11",
         ),
         ("l.jsonl", ROWS + "killed\n", "line 4: not JSON: Expecting value at column 1"),
+        ("l.jsonl", ROWS + "[" * 100_000 + "\n", "lists in lists too deep to read"),
+        ("l.json", "[" * 100_000, "lists in lists too deep to read"),
         ("l.jsonl", '{"step": 1, "a": 1, "a": 2}', "line 1: key 'a' stands there twice, as 1 and 2"),
         ("l.json", '[{"step": 1},\n {"step" 2}]', "line 2: Expecting ':' delimiter at column 10"),
         ("l.json", '[{"step": 1},\n {"step": 2', "no number at any step"),

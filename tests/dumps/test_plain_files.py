@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -374,3 +375,138 @@ def test_float32_written_as_text_keeps_its_bits(tmp_path: Path) -> None:
     (read,) = ra.open_dump(lines(tmp_path / "a.jsonl", row)).rows()
     assert np.array_equal(read.rollout_log_probs.astype(np.float32), values)
     assert math.isclose(float(read.rollout_log_probs.sum()), float(values.astype(np.float64).sum()))
+
+
+UNEVEN = [torch.tensor(row) for row in ([-0.5, -1.25, -0.75], [-0.25, -0.125, -1.0], [-2.0])]
+
+
+def test_a_tensor_beside_lists_of_rows_gives_each_row_its_own(tmp_path: Path) -> None:
+    columns = {
+        "rollout_log_probs": UNEVEN,
+        "old_log_probs": UNEVEN,
+        "uid": torch.tensor([10, 11, 12]),
+        "reward": torch.tensor([1.0, 0.0, 5.0]),
+        "advantages": torch.tensor([0.5, -0.5, 2.0]),
+        "policy_version": torch.tensor([4, 5, 6]),
+        "group_id": "of all",
+        "step": torch.tensor([3]),
+    }
+    torch.save(columns, tmp_path / "a.pt")
+    rows = list(ra.open_dump(tmp_path).rows())
+    assert [(r.uid, r.reward, r.policy_version, r.group_id, r.step) for r in rows] == [
+        ("10", 1.0, 4, "of all", 3),
+        ("11", 0.0, 5, "of all", 3),
+        ("12", 5.0, 6, "of all", 3),
+    ]
+    assert [r.advantages.tolist() for r in rows] == [[0.5] * 3, [-0.5] * 3, [2.0]]
+    assert [r.rollout_log_probs.tolist() for r in rows] == [row.tolist() for row in UNEVEN]
+
+
+def test_log_probs_of_one_side_may_be_a_tensor(tmp_path: Path) -> None:
+    even = [UNEVEN[0], UNEVEN[1]]
+    torch.save({"rollout_log_probs": even, "old_log_probs": torch.stack(even) - 1}, tmp_path / "a.pt")
+    assert [r.old_log_probs.tolist() for r in ra.open_dump(tmp_path).rows()] == [(row - 1).tolist() for row in even]
+
+
+def test_one_row_of_one_token(tmp_path: Path) -> None:
+    columns = {"rollout_log_probs": [torch.tensor([-0.5])], "old_log_probs": torch.tensor([[-0.25]])}
+    torch.save({**columns, "reward": torch.tensor([2.0])}, tmp_path / "a.pt")
+    (row,) = ra.open_dump(tmp_path).rows()
+    assert (row.rollout_log_probs.tolist(), row.old_log_probs.tolist(), row.reward) == ([-0.5], [-0.25], 2.0)
+
+
+def test_a_tensor_of_other_rows_is_refused(tmp_path: Path) -> None:
+    columns = {"rollout_log_probs": UNEVEN, "old_log_probs": UNEVEN, "reward": torch.tensor([1.0, 0.0])}
+    torch.save(columns, tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match=r"different numbers of rows \(rollout_log_probs 3, .*, reward 2\)$"):
+        ra.open_dump(tmp_path)
+
+
+@pytest.mark.parametrize("names", [("rollout_log_probs", "old_log_probs"), ("ours", "theirs")])
+@pytest.mark.parametrize("form", ["padded", "packed"])
+def test_a_batch_of_tensors_stays_one_beside_uneven_lists(form: str, names: tuple[str, str], tmp_path: Path) -> None:
+    flat = torch.arange(6) * -0.125
+    shaped = flat.reshape(2, 3) if form == "padded" else flat
+    ends = {} if form == "padded" else {"cu_seqlens": torch.tensor([0, 3, 6])}
+    both = {name: shaped - place for place, name in enumerate(names)}
+    lists = {"prompt_ids": [[1, 2], [3]], "reward": [torch.tensor(1.0), torch.tensor(0.5)]}
+    torch.save({**both, **ends, **lists}, tmp_path / "a.pt")
+    field_map = dict(zip(("rollout_log_probs", "old_log_probs"), names, strict=True))
+    rows = list(ra.open_dump(tmp_path, field_map=field_map).rows())
+    assert [r.rollout_log_probs.tolist() for r in rows] == flat.reshape(2, 3).tolist()
+    assert [r.old_log_probs.tolist() for r in rows] == (flat.reshape(2, 3) - 1).tolist()
+    assert [r.reward for r in rows] == [1.0, 0.5]
+
+
+def test_an_uneven_mask_beside_tensors_is_refused(tmp_path: Path) -> None:
+    pair = {"rollout_log_probs": torch.zeros(2, 3) - 1, "old_log_probs": torch.zeros(2, 3) - 1}
+    torch.save({**pair, "response_mask": [[1, 1, 1], [1]]}, tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match="response_mask is a list of rows of uneven length, beside log-probs"):
+        ra.open_dump(tmp_path)
+
+
+def _pair(value: Any) -> dict[str, Any]:
+    return {"rollout_log_probs": value, "old_log_probs": value}
+
+
+EVEN = torch.tensor([[-0.5, -1.25], [-0.25, -2.0]])
+READ_AS_EVEN = {
+    "a gradient": _pair(EVEN.clone().requires_grad_()),
+    "a gradient and half precision": _pair((EVEN.clone().requires_grad_() * 1).bfloat16()),
+    "rows with a gradient": [_pair(row.clone().requires_grad_() * 1) for row in EVEN],
+    "a nested tensor": _pair(torch.nested.nested_tensor(list(EVEN), layout=torch.jagged)),
+    "a key that is no text": {**_pair(EVEN), 1: EVEN},
+    "a sparse tensor beside": {**_pair(EVEN), "other": EVEN.to_sparse()},
+}
+
+
+@pytest.mark.parametrize("form", READ_AS_EVEN)
+def test_tensors_as_a_trainer_may_save_them(form: str, tmp_path: Path) -> None:
+    torch.save(READ_AS_EVEN[form], tmp_path / "a.pt")
+    for row, values in zip(ra.open_dump(tmp_path).rows(), EVEN.tolist(), strict=True):
+        assert row.rollout_log_probs.tolist() == values
+        assert row.old_log_probs is not None
+        assert row.old_log_probs.tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_pair(EVEN.to_sparse()), r"rollout_log_probs' \(rollout_log_probs\) holds sparse\[2, 2\], which is not read"),
+        (_pair(torch.empty(2, 2, device="meta")), r"holds meta\[2, 2\], which is not read"),
+        ([_pair(EVEN[0].to_sparse())], r"holds list<other>, which is not read"),
+        (
+            [_pair(EVEN[0]), _pair(EVEN[1:])],
+            r"row 1: 'rollout_log_probs' is \[1, 2\], expected one value a token",
+        ),
+        ({1: EVEN}, "no tensor of log-probs"),
+    ],
+)
+def test_tensors_without_a_number_a_token_are_one_line(content: Any, message: str, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match=message):
+        list(ra.open_dump(tmp_path, input_format="torch").rows())
+
+
+def test_names_as_bytes_and_other_things_in_an_npz(tmp_path: Path) -> None:
+    both = _pair(EVEN.numpy())
+    np.savez(tmp_path / "a.npz", uid=np.array([b"one", "zw\u00f6lf".encode()]), **both)
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("readme.txt", "of a run")
+    assert [row.uid for row in ra.open_dump(tmp_path).rows()] == ["one", "zw\u00f6lf"]
+
+
+def test_a_pt_file_forced_to_be_npz_is_refused(tmp_path: Path) -> None:
+    torch.save(_pair(EVEN), tmp_path / "a.pt")
+    with pytest.raises(UnreadableFileError, match=r"a\.pt: a zip archive without an array of NumPy in it, so no \.npz"):
+        ra.open_dump(tmp_path / "a.pt", input_format="npz")
+
+
+def test_lists_nested_without_end_are_one_line(tmp_path: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    lines(tmp_path / "a.jsonl", ROWS[0], f'{{"rollout_log_probs": {deep}}}\n')
+    with pytest.raises(UnreadableFileError, match=r"a\.jsonl, row 1: lists in lists too deep to read"):
+        ra.open_dump(tmp_path)
+    lines(tmp_path / "a.jsonl", f'{{"rollout_log_probs": {deep}}}\n')
+    with pytest.raises(UnreadableFileError, match=r"a\.jsonl, row 0: lists in lists too deep to read"):
+        ra.open_dump(tmp_path)

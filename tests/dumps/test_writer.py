@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import subprocess
 import sys
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -389,3 +391,82 @@ def test_lists_are_written_without_torch(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert ra.open_dump(tmp_path).total_rows == 1
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        lambda: map(str, (101, 102)),
+        lambda: (str(one) for one in (101, 102)),
+        lambda: {"101": 1, "102": 2}.keys(),
+        lambda: range(101, 103),
+        lambda: deque(["101", "102"]),
+    ],
+)
+def test_names_of_any_ordered_collection_go_to_their_rows(names: Any, tmp_path: Path) -> None:
+    sides = {"rollout_log_probs": MU, "old_log_probs": PI, "response_mask": MASK}
+    dump = written(tmp_path, **sides, uid=names(), group_id=names(), reward=range(2))
+    assert [(row.uid, row.group_id, row.reward) for row in dump.rows()] == [("101", "101", 0.0), ("102", "102", 1.0)]
+
+
+@pytest.mark.parametrize("names", [{"a", "b"}, frozenset("ab"), {"a": 1, "b": 2}])
+@pytest.mark.parametrize("argument", ["uid", "advantages", "response_mask"])
+def test_collections_without_an_order_are_refused(names: Any, argument: str, tmp_path: Path) -> None:
+    with pytest.raises(ra.DumpError, match=rf"{argument} is a {type(names).__name__}, whose order is not that of the"):
+        written(tmp_path, **{"rollout_log_probs": MU, "old_log_probs": PI, argument: names})
+
+
+def test_endless_names_are_an_error_not_an_endless_call(tmp_path: Path) -> None:
+    with pytest.raises(ra.DumpError, match="uid has 3 values for 2 responses"):
+        written(tmp_path, rollout_log_probs=MU, old_log_probs=PI, uid=itertools.count())
+
+
+def test_one_advantage_a_response_from_an_iterator(tmp_path: Path) -> None:
+    sides = {"rollout_log_probs": MU, "old_log_probs": PI, "response_mask": MASK}
+    dump = written(tmp_path, **sides, advantages=map(float, (2, 3)))
+    assert [row.advantages.tolist() for row in dump.rows() if row.advantages is not None] == [[2.0] * 3, [3.0] * 4]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_an_empty_response_does_not_widen_the_others(kind: torch.dtype, tmp_path: Path) -> None:
+    rows = [MU[0].to(kind), [], MU[1].to(kind)]
+    ids = [torch.arange(6), [], torch.arange(6)]
+    dump = written(tmp_path, rollout_log_probs=rows, old_log_probs=rows, token_ids=ids)
+    stored = pq.read_schema(dump.files[0].path)
+    assert [str(stored.field(name).type.value_type) for name in ("rollout_log_probs", "token_ids")] == [
+        "float",
+        "int64",
+    ]
+    assert [len(row.rollout_log_probs) for row in dump.rows()] == [6, 0, 6]
+
+
+@pytest.mark.parametrize(
+    "values", [[torch.rand(1, 3)], [[[-0.1, -0.2], [-0.3, -0.4]]], [[[0.0]]], [[np.zeros(2), np.zeros(2)]]]
+)
+def test_a_response_of_two_dimensions_is_said(values: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        ra.DumpError, match=r"rollout_log_probs holds a response of shape \[\d, \d\]; expected one value"
+    ):
+        written(tmp_path, rollout_log_probs=values, old_log_probs=[[-0.5]])
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("CUDA error")
+
+    __repr__ = __str__
+
+
+class Broken:
+    shape = (2, 4)
+
+    def detach(self) -> None:
+        raise Mute
+
+
+@pytest.mark.parametrize("arguments", [{"step": Mute()}, {"step": 1, "rollout_log_probs": Broken()}])
+def test_what_cannot_even_be_said_never_reaches_the_loop(arguments: Any, tmp_path: Path) -> None:
+    writer = ra.DumpWriter(tmp_path)
+    with pytest.warns(RuntimeWarning, match="is not recorded"):
+        assert writer.write(**{"rollout_log_probs": MU, "old_log_probs": PI, **arguments}) is None
+    assert writer.not_recorded == 1

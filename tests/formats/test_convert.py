@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,26 @@ def test_a_mount_point_is_filled_in_place(tmp_path: Path, monkeypatch: pytest.Mo
     written = ra.convert_dump(ra.open_dump(HERE / "slime"), out)
     assert sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()) == sorted(written.files)
     assert [p.name for p in tmp_path.iterdir()] == ["mount"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["s1.jsonl", "s{1}.jsonl"],
+        ["s.jsonl", "s.ndjson", "s.jsonl.jsonl", "s.jsonl_2.jsonl"],
+        ["s.jsonl", "S.jsonl", "s.ndjson"],
+        ["a/s.jsonl", "a/s.ndjson", "s.jsonl"],
+    ],
+)
+def test_every_file_has_a_place_of_its_own(names: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in/a").mkdir(parents=True)
+    for place, name in enumerate(names):
+        row = {"uid": str(place), "rollout_log_probs": [-0.5 - place], "old_log_probs": [-1.0]}
+        (tmp_path / "in" / name).write_text(json.dumps(row) + "\n")
+    dump = ra.open_dump(tmp_path / "in")
+    converted = ra.convert_dump(dump, tmp_path / "out")
+    written = [str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")]
+    assert sorted(written) == sorted(converted.files)
+    assert len({name.casefold() for name in written}) == len(names)
+    uids = sorted(row.uid for row in ra.open_dump(tmp_path / "out").rows())
+    assert uids == [str(place) for place in range(len(names))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import rollout_audit as ra
 from rollout_audit.dumps import inspect_dump
@@ -185,7 +187,7 @@ def test_what_cannot_be_joined_is_said(tmp_path: Path) -> None:
     double = table(tmp_path / "d.parquet", uid=["x", "x"], old_log_probs=[[-0.5], [-0.6]])
     with pytest.raises(ra.UsageError, match=r"d.parquet: several rows of step 0 have the uid 'x', so they"):
         ra.open_dump(rollout, join=double)
-    with pytest.raises(ra.DumpError, match="no column for old_log_probs"):
+    with pytest.raises(ra.DumpError, match="no log-probs of the trainer to join, no column is known as theirs"):
         ra.open_dump(rollout, join=rollout)
     with pytest.raises(ra.DumpError, match="no log-probs of the trainer to join, a rollout file of slime or miles"):
         ra.open_dump(rollout, join=HERE / "slime/grpo_run/rollout_data/0.pt")
@@ -242,3 +244,46 @@ def test_rows_are_gathered_from_any_row_group_and_nulls_come_along(tmp_path: Pat
         np.testing.assert_array_equal(row.advantages, expected)
     found = {f.kind: f.count for f in inspect_dump(dump).findings if f.severity == "error"}
     assert found == {"null": sum(row.count(None) for row in trainer if row), "missing_row": 1}
+
+
+def own_rollouts(path: Path) -> Path:
+    """Of the rollout alone, as one may write it oneself."""
+    values = [[-0.5, -0.25], [-1.0, -2.0]]
+    columns = {"uid": ["a", "b"], "rollout_log_probs": values, "lp": values}
+    if path.suffix == ".parquet":
+        return table(path, **columns)
+    if path.suffix == ".npz":
+        np.savez(path, **{name: np.array(values) for name, values in columns.items()})
+    elif path.suffix == ".pt":
+        torch.save({name: v if name == "uid" else torch.tensor(v) for name, v in columns.items()}, path)
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "npz", "parquet", "pt"])
+def test_a_rollout_dump_of_ones_own_is_looked_at_and_names_the_join(suffix: str, tmp_path: Path) -> None:
+    path = own_rollouts(tmp_path / f"rollout.{suffix}")
+    dump = ra.open_dump(path)
+    inspection = inspect_dump(dump)
+    assert inspection.valid_tokens == 4
+    assert "rollout_only" in {finding.kind for finding in inspection.findings}
+    with pytest.raises(ra.DumpError) as raised:
+        ra.analyze(dump)
+    assert str(raised.value).startswith(
+        f"rollout.{suffix}: no log-probs of the trainer, no column is known as theirs (of uid, rollout_log_probs, lp; "
+        "--map old_log_probs=COLUMN names it); add them with --join DUMP, where"
+    )
+    mapped = ra.open_dump(path, field_map={"old_log_probs": "lp"})
+    assert ra.analyze(mapped, presets=[], sweep=False).overall["log_prob_diff_abs_mean"] == 0
+    trained = table(tmp_path / "trained.parquet", uid=["b", "a"], old_log_probs=[[-1.5, -2.5], [-1.0, -0.75]])
+    joined = ra.analyze(ra.open_dump(path, join=trained), presets=[], sweep=False)
+    assert joined.overall["log_prob_diff_abs_mean"] == 0.5
+
+
+def test_a_file_without_a_trainer_beside_one_that_has_it_is_refused(tmp_path: Path) -> None:
+    own_rollouts(tmp_path / "a.jsonl")
+    table(tmp_path / "b.parquet", uid=["a"], rollout_log_probs=[[-0.5]], old_log_probs=[[-0.5]])
+    with pytest.raises(ra.DumpError, match=r"^a\.jsonl: no column for old_log_probs \(or log_probs\).* --map old_log"):
+        ra.open_dump(tmp_path)

@@ -7,12 +7,14 @@ samples. Source: `train_dump_utils.py`, `cp_utils.py`, radixark/miles 31f1ca9.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from rollout_audit.dumps.values import on_host
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -26,8 +28,9 @@ __all__ = ["FIELDS", "merged_rows"]
 
 FIELDS = {"old_log_probs": "log_probs", "response_mask": "loss_masks", "uid": "sample_index"}
 _SLICED = ("rollout_log_probs", "log_probs", "advantages")
-_Key: TypeAlias = tuple[int, int]
-"""sample index, and which of its rows in one file: a sample may be trained on in several pieces"""
+_Key: TypeAlias = tuple[int, bytes, int]
+"""sample, digest of what every rank holds whole, and which of those that are equal in both, in its file"""
+_WHOLE = ("tokens", "loss_masks", "response_lengths", "total_lengths")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +45,77 @@ class _Piece:
 
 
 def merged_rows(contents: Sequence[tuple[str, dict[str, Any]]]) -> list[Record]:
-    """One row a sample from the files of all ranks.
+    """One row a sample from the files of all ranks, more where a sample was trained on in several pieces.
+
+    Tensor and pipeline ranks hold the same piece, some without the results: of copies the fullest is read. What
+    differs is no copy.
 
     Args:
         contents: (name of the file, what it holds).
 
     Raises:
-        UnreadableFileError: a context-parallel piece is missing or of another length than its rank owns.
+        UnreadableFileError: a context-parallel piece is missing or of another length than its rank owns, or there
+            are two that differ.
     """
-    found: dict[_Key, dict[int, _Piece]] = {}
+    rows: list[tuple[int, Mapping[int, _Piece]]] = []
+    for (index, *_), ranks in _samples(contents).items():
+        if all(piece.cp_size == 1 for pieces in ranks.values() for piece in pieces):
+            rows += [(index, {piece.cp_rank: piece}) for pieces in ranks.values() for piece in pieces]
+            continue
+        for cp_rank, pieces in ranks.items():
+            if len(pieces) > 1:
+                raise UnreadableFileError(
+                    f"{pieces[1].rank_file}: sample {index} differs from that in {pieces[0].rank_file}, and both are "
+                    f"of context-parallel rank {cp_rank}: which pieces belong together? Give the files of one run alone"
+                )
+        rows.append((index, {cp_rank: pieces[0] for cp_rank, pieces in ranks.items()}))
+    return [_row(index, pieces) for index, pieces in sorted(rows, key=lambda row: row[0])]
+
+
+def _samples(contents: Sequence[tuple[str, dict[str, Any]]]) -> dict[_Key, dict[int, list[_Piece]]]:
+    """Context-parallel rank → its pieces of a sample, without copies that other files have."""
+    found: dict[_Key, dict[int, list[_Piece]]] = {}
     for name, content in contents:
-        for key, piece in _pieces(name, content):
-            known = found.setdefault(key, {}).setdefault(piece.cp_rank, piece)
-            if _computed(piece) > _computed(
-                known
-            ):  # tensor and pipeline ranks hold the same sample, some without results
-                found[key][piece.cp_rank] = piece
-    return [_row(key[0], pieces) for key, pieces in sorted(found.items())]
+        before: Counter[tuple[int, bytes]] = Counter()
+        for index, piece in _pieces(name, content):
+            same = index, _digest(piece)
+            pieces = found.setdefault((*same, before[same]), {}).setdefault(piece.cp_rank, [])
+            before[same] += 1
+            known = next((place for place, other in enumerate(pieces) if _is_copy(piece, other)), None)
+            if known is None:
+                pieces.append(piece)
+            else:
+                pieces[known] = max(pieces[known], piece, key=_computed)
+    return found
+
+
+def _digest(piece: _Piece) -> bytes:
+    """Of what every rank holds whole."""
+    digest = hashlib.sha256()
+    for name in _WHOLE:
+        value = piece.columns.get(name)
+        digest.update(b"none" if value is None else _numbers(value).tobytes())
+    return digest.digest()
+
+
+def _numbers(value: Any) -> NDArray[Any]:
+    return on_host(value) if hasattr(value, "dtype") else np.asarray(value)
+
+
+def _is_copy(one: _Piece, two: _Piece) -> bool:
+    """Whether all that both hold is the same, number by number."""
+    held = [(one.columns.get(name), two.columns.get(name)) for name in _SLICED]
+    pairs = [(_numbers(a), _numbers(b)) for a, b in held if a is not None and b is not None]
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
 
 def _computed(piece: _Piece) -> int:
-    return sum(name in piece.columns for name in _SLICED)
+    return sum(piece.columns.get(name) is not None for name in _SLICED)
 
 
-def _pieces(name: str, content: dict[str, Any]) -> Iterator[tuple[_Key, _Piece]]:
+def _pieces(name: str, content: dict[str, Any]) -> Iterator[tuple[int, _Piece]]:
     data = content["rollout_data"]
     indices = [int(index) for index in data["sample_indices"]]
-    seen: Counter[int] = Counter()
     cp_rank, cp_size = int(content.get("cp_rank") or 0), int(content.get("cp_size") or 1)
     contiguous = content.get("qkv_format", "thd") == "thd"
     lists = {
@@ -78,8 +125,7 @@ def _pieces(name: str, content: dict[str, Any]) -> Iterator[tuple[_Key, _Piece]]
     }
     for place, index in enumerate(indices):
         columns = {column: values[place] for column, values in lists.items()}
-        yield (index, seen[index]), _Piece(name, cp_rank, cp_size, contiguous, columns)
-        seen[index] += 1
+        yield index, _Piece(name, cp_rank, cp_size, contiguous, columns)
 
 
 def _row(index: int, pieces: Mapping[int, _Piece]) -> Record:
@@ -122,7 +168,7 @@ def _joined(name: str, index: int, pieces: Mapping[int, _Piece]) -> NDArray[Any]
                 f"{piece.rank_file}: {name} of sample {index} has {len(values)} values, cp_rank {rank} of "
                 f"{piece.cp_size} owns {len(places)} of {length} response tokens: cut in a way that is not known here"
             )
-        array = values.float().numpy()
+        array = on_host(values)
         whole = whole.astype(array.dtype, copy=False) if rank == next(iter(pieces)) else whole
         whole[places] = array
     return whole

@@ -311,6 +311,11 @@ def float16(recording: Recording, columns: float, rng: Rng) -> Recording:
     return recording.map(lambda t, r: (store(t) if columns > 1 else t, store(r)))
 
 
+def stored_in_bfloat16(inject: Inject) -> Inject:
+    """Another fault, and both sides are stored in bfloat16 afterwards."""
+    return lambda recording, strength, rng: bfloat16(inject(recording, strength, rng), 2, rng)
+
+
 def _drifted(t: Array, scale: float, rng: Rng) -> Array:
     """Another policy's log-probs: logits moved by normal noise, which unsure tokens follow; mean ratio 1."""
     unsure = scale * (1.0 - np.exp(np.minimum(t, 0.0)))
@@ -425,6 +430,17 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stale, versions recorded", "stale_weights", stale_with_versions, (0.4, 0.2, 0.1, 0.05), "drift a step"),
     Fault("stale from a step on", "stale_weights", stale_from_a_step, (0.8, 0.4, 0.2, 0.1), "drift"),
     Fault("bfloat16 storage", "low_precision_storage", bfloat16, (2, 1), "columns"),
+    Fault("temperature, bfloat16", "temperature", stored_in_bfloat16(raw_temperature), (0.5, 0.7, 0.8), "T"),
+    Fault("top-p, bfloat16", "truncated_sampling", stored_in_bfloat16(nucleus), (0.7, 0.8, 0.9), "p"),
+    Fault(
+        "stale from a step on, bfloat16",
+        "stale_weights",
+        stored_in_bfloat16(stale_from_a_step),
+        (0.8, 0.4, 0.2),
+        "drift",
+    ),
+    Fault("routing, bfloat16", "heavy_tail", stored_in_bfloat16(routing), (0.02, 0.01), "share of tokens"),
+    Fault("prompt in the mask, bfloat16", "mask_too_wide", stored_in_bfloat16(prompt_in_mask), (16, 8, 4), "tokens"),
     Fault("float16 storage", "low_precision_storage", float16, (2, 1), "columns"),
     Fault("top-k, trainer side", "truncated_sampling", top_k, (0.4, 0.2, 0.1), "mass left out"),
     Fault("routing", "heavy_tail", routing, (0.02, 0.01, 0.005, 0.002), "share of tokens"),

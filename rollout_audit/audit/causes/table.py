@@ -101,7 +101,8 @@ DETECTORS: tuple[Detector, ...] = (
              "refresh the sampler's weights more often, flush its prefix cache, check that the sync arrives"),
     Detector("low_precision_storage", "warning", low_precision_storage,
              "every value of a column (20 distinct ones at least) lies on the bfloat16 or float16 grid; a float32 does "
-             "so by chance once in 65,536 or 8,192. float16 is info until its rounding makes a tenth of the mean |d|",
+             "so by chance once in 65,536 or 8,192. float16 is info until its rounding makes a tenth of the mean |d|; "
+             "either is where a health limit is passed of which rounding explains less than a tenth (of the mean d²)",
              "a low-precision engine that stores float32 leaves values between the grid points",
              "store log-probs as float32: bfloat16 keeps two to three digits, 0.016 at −4"),
     Detector("heavy_tail", "warning", heavy_tail,

@@ -211,6 +211,13 @@ def tool_in_few(recording: Recording, share: float, rng: Rng) -> Recording:
     return recording.map(_tool_output(30, rng), long_rows(recording, share, rng))
 
 
+def zero_first(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The mask begins one token early in some rows: the rollout side says 0.0 for the prompt's last token."""
+    return recording.map(
+        lambda t, r: (np.append(-1.0 - rng.gamma(2.0, 2.0), t), np.append(0.0, r)), some_rows(recording, share, rng)
+    )
+
+
 def zeros_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
     """As the two above, at either place in half of the rows: the rollout side says 0.0."""
 
@@ -413,7 +420,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("NaN", "broken_rows", not_a_number, (0.5, 0.2, 0.1, 0.02), "share of rows"),
     Fault("appended end token", "synthetic_eos", appended_eos(0.0), (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("end token near 0", "synthetic_eos", appended_eos(-0.0003), (1.0, 0.5, 0.2, 0.1), "share of rows"),
-    Fault("prompt in the mask", "mask_too_wide", prompt_in_mask, (32, 16, 8, 4), "tokens"),
+    Fault("prompt in the mask", "mask_too_wide", prompt_in_mask, (32, 16, 8, 4, 2, 1), "tokens"),
+    Fault("mask begins a token early", "mask_too_wide", zero_first, (1.0, 0.3, 0.1), "share of rows"),
     Fault("tool output in the mask", "mask_too_wide", tool_in_mask, (32, 16, 8, 4), "tokens"),
     Fault("tool output in few rows", "mask_too_wide", tool_in_few, STRETCHED, "share of rows"),
     Fault("zeros on prompt and tools", "placeholder", zeros_in_mask, (32, 16, 8, 4), "tokens"),
@@ -440,7 +448,7 @@ FAULTS: tuple[Fault, ...] = (
         "drift",
     ),
     Fault("routing, bfloat16", "heavy_tail", stored_in_bfloat16(routing), (0.02, 0.01), "share of tokens"),
-    Fault("prompt in the mask, bfloat16", "mask_too_wide", stored_in_bfloat16(prompt_in_mask), (16, 8, 4), "tokens"),
+    Fault("prompt in the mask, bfloat16", "mask_too_wide", stored_in_bfloat16(prompt_in_mask), (16, 8, 1), "tokens"),
     Fault("float16 storage", "low_precision_storage", float16, (2, 1), "columns"),
     Fault("top-k, trainer side", "truncated_sampling", top_k, (0.4, 0.2, 0.1), "mass left out"),
     Fault("routing", "heavy_tail", routing, (0.02, 0.01, 0.005, 0.002), "share of tokens"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.kinds import SINGLE_ROWS, UNLIKELY
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.sampled import BIG
+from rollout_audit.audit.causes.sampled import BIG, EDGE
 from rollout_audit.audit.causes.storage import is_coarse
 from rollout_audit.audit.causes.stretches import Stretches, stretches_of
 from rollout_audit.corrections.model import SAFETY_CLAMP
@@ -104,7 +104,7 @@ def identical_columns(exhibit: Exhibit) -> Hit | None:
 
 def mask_too_wide(exhibit: Exhibit) -> Hit | None:
     """One stretch of large |d| in many rows, at an end or inside, and agreement outside of it; or zeros, or padding."""
-    return _wide_rows(exhibit) or _unsampled(exhibit) or _padding(exhibit)
+    return _wide_rows(exhibit) or _unsampled(exhibit) or _odd_edges(exhibit) or _padding(exhibit)
 
 
 def _wide_rows(exhibit: Exhibit) -> Hit | None:
@@ -133,6 +133,23 @@ def _unsampled(exhibit: Exhibit) -> Hit | None:
         "write for tokens that nobody sampled (prompt, tool output)"
     )
     return Hit(text, 0.7, {"tokens": zeros})
+
+
+def _odd_edges(exhibit: Exhibit) -> Hit | None:
+    """A token or two that the mask takes in at its edge: too few to be a stretch, but in many rows."""
+    rows, odd = exhibit.sample, exhibit.odd_edges
+    if not odd.any():
+        return None
+    count = len(np.unique(rows.row[odd]))
+    elsewhere = exhibit.share_before_last(rows.big | rows.certain, rows.edges)
+    at_start = np.mean(rows.position[odd] < EDGE) > 0.5
+    where = "at the start of the response" if at_start else "beside gaps in the mask"
+    said = f"; {exhibit.rollout} is 0.0 there" if not rows.rollout[odd].any() else ""
+    text = (
+        f"{count:,} of {rows.rows:,} rows are off on a token or two {where} (median |d| "
+        f"{_median(np.abs(rows.log_ratio[odd])):.3g}{said}), which {elsewhere:.2%} of the other tokens are"
+    )
+    return Hit(text, 0.75, {"rows": count, "rows_share": count / rows.rows, "tokens": int(odd.sum())})
 
 
 def _padding(exhibit: Exhibit) -> Hit | None:

@@ -21,6 +21,8 @@ BIG = 1.5
 """A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
 CERTAIN = -0.01
 """Log-prob of a token of which a side is certain"""
+EDGE = 2
+"""Tokens beside an edge of the mask: more of them that are off are a stretch"""
 MISFIT = 0.5
 """A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
 ONE_TEXT = 0.2
@@ -161,6 +163,21 @@ class SampledRows:
     def appended(self) -> Flags:
         """[rows] whose last token is certain to the rollout side and below e^−1 to the trainer."""
         return self.certain[self.last]
+
+    @cached_property
+    def edges(self) -> Flags:
+        """[tokens] beside an edge of the mask, EDGE of them after each opening and before each gap, row ends left out.
+
+        What stands before the first valid token of a row is the prompt, and in a gap are tools.
+        """
+        found = np.zeros(self.tokens, dtype=bool)
+        gaps = 1 + np.flatnonzero((np.diff(self.row) == 0) & (np.diff(self.position) != 1))
+        for depth in range(EDGE):
+            for at, back in ((self.starts, depth), (gaps, depth), (gaps, -1 - depth)):
+                token = np.clip(at + back, 0, self.tokens - 1)
+                found[token[self.row[token] == self.row[at]]] = True
+        found[self.last] = False
+        return found
 
     @cached_property
     def certain(self) -> Flags:

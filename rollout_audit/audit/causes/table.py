@@ -64,7 +64,9 @@ DETECTORS: tuple[Detector, ...] = (
              "one stretch where three of five neighbours have |d| above 1.5, and under 10% of such tokens outside; "
              "with both signs, or one side near 0 throughout, or in more than half of the rows; in three rows and 5%"
              " of them that hold a third of such tokens, or of eight such tokens (or 30% of the row); or eight "
-             "placeholders of 0.0 in runs; or rows that end in constants where there is no mask",
+             "placeholders of 0.0 in runs; or 5% of the rows, three at least, off on one of the two tokens beside an "
+             "edge of the mask (the start, gaps), ten times as often as elsewhere; or rows that end in constants "
+             "where there is no mask",
              "broken rows are off all over, or over a stretch on one side alone, and that in some rows only; heavy "
              "tails are single tokens",
              "set the mask to 0 on prompt, tool output and padding: only sampled tokens have a rollout log-prob"),

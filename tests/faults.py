@@ -24,15 +24,9 @@ from tests.off_rows import (
     random_training,
 )
 from tests.recordings import SOUND, Array, Inject, Recording, Rng, long_rows, some_rows, sound, write
+from tests.shifts import one_shifted, shifted, shifted_from_the_middle, token_lost
 
 __all__ = ["FAULTS", "SOUND", "Fault", "Recording", "few_tokens", "sound", "write"]
-
-
-def shifted(recording: Recording, share: float, rng: Rng) -> Recording:
-    """The trainer's values stand one place early or late in some rows; the place without a value is left out."""
-    early = bool(rng.integers(2))
-    cut = (lambda t, r: (t[1:], r[:-1])) if early else (lambda t, r: (t[:-1], r[1:]))
-    return recording.map(cut, [i for i in some_rows(recording, share, rng) if len(recording.training[i]) > 1])
 
 
 def raw_temperature(recording: Recording, temperature: float, rng: Rng) -> Recording:
@@ -394,6 +388,9 @@ STRETCHED = (0.3, 0.1, 0.05, 0.02)
 
 FAULTS: tuple[Fault, ...] = (
     Fault("shift by one", "shift_by_one", shifted, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("shift from the middle on", "shift_by_one", shifted_from_the_middle, (1.0, 0.3, 0.1), "share of rows"),
+    Fault("one row shifted", "shift_by_one", one_shifted, (60, 40), "tokens"),
+    Fault("a packed token lost", "shift_by_one", token_lost, (0.0, 0.5, 0.9), "share of the batch before it"),
     Fault("rows exchanged", "misordered_rows", exchanged, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("rows exchanged in groups", "misordered_rows", exchanged_in_groups, (0.0, 0.4, 0.7), "of a row is one text"),
     Fault("placeholders", "placeholder", sentinels, (1.0, 0.5, 0.2, 0.05), "share of rows"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BIG", "CERTAIN", "LAGS", "MISFIT", "Partners", "SampledRows", "fisher_z", "log_odds"]
+__all__ = ["BIG", "CERTAIN", "LAGS", "MISFIT", "Partners", "SampledRows", "correlation", "fisher_z", "log_odds"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -219,15 +219,24 @@ class SampledRows:
     @cached_property
     def lag_moments(self) -> Array:
         """[lags, rows, 6] n and Σ of x, y, x², y², xy over pairs (π at i, μ at i + lag) of one row."""
-        scratch = np.zeros((6, self.tokens))
-        return np.stack([self._moments(lag, scratch) for lag in LAGS])
+        return self._lag_moments(self.compared)
 
-    def _moments(self, lag: int, scratch: Array) -> Array:
+    @cached_property
+    def rest_lag_moments(self) -> Array:
+        """As `lag_moments`, of the rest of each row in which its columns differ most."""
+        place = np.arange(self.tokens) - self.starts[self.row]
+        return self._lag_moments(self.compared & (place >= self.rests.first[self.row]))
+
+    def _lag_moments(self, compared: Flags) -> Array:
+        scratch = np.zeros((6, self.tokens))
+        return np.stack([self._moments(lag, compared, scratch) for lag in LAGS])
+
+    def _moments(self, lag: int, compared: Flags, scratch: Array) -> Array:
         """[rows, 6] for one lag; `scratch` is [6, tokens], written over."""
         size = max(self.tokens - abs(lag), 0)
         of_x, of_y = (slice(start, start + size) for start in (max(-lag, 0), max(lag, 0)))
         pairs = (self.row[of_x] == self.row[of_y]) & (self.position[of_y] - self.position[of_x] == lag)
-        pairs &= self.compared[of_x] & self.compared[of_y]
+        pairs &= compared[of_x] & compared[of_y]
         scratch[:, : of_x.start], scratch[:, of_x.stop :] = 0.0, 0.0
         n, x, y, xx, yy, xy = scratch[:, of_x]
         n[:] = pairs
@@ -240,16 +249,6 @@ class SampledRows:
     def row_correlations(self) -> Array:
         """[lags, rows]; 0 where a row has no variance."""
         return correlation(self.lag_moments)
-
-    @cached_property
-    def pooled_correlations(self) -> Array:
-        """[lags] over all pairs of all rows."""
-        return correlation(self.lag_moments.sum(axis=1))
-
-    @cached_property
-    def pairs(self) -> Array:
-        """[lags, rows]"""
-        return np.asarray(self.lag_moments[..., 0])
 
     @cached_property
     def rests(self) -> Rests:

@@ -22,7 +22,8 @@ __all__ = ["DETECTORS"]
 DETECTORS: tuple[Detector, ...] = (
     Detector("shift_by_one", "error", shift_by_one,
              "√π and √μ correlate by 0.8 or more at a lag other than 0, by less than 0.5 at lag 0 and 0.4 less, five "
-             "standard errors above 0; over all pairs or in two rows. Sound rows correlate by 0.9 and more at lag 0",
+             "standard errors above 0; over all pairs or in two rows (in one: ten standard errors), of a whole row or "
+             "from some eighth on. Sound rows correlate by 0.9 and more at lag 0",
              "rows in another order or another column would not fit at any lag",
              "align one side by that lag: log-probs of position i belong to token i, not i + 1 (look for a double or a "
              "missing shift of labels)"),

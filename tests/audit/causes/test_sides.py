@@ -151,3 +151,11 @@ def test_scattered_clusters_of_a_heavy_tail_are_no_stretch(base: str, strength: 
     alarms = named("routing in groups of one text", base, strength, tmp_path).alarms
     assert alarms[0] == "heavy_tail"
     assert not {"broken_rows", "mask_too_wide"} & set(alarms)
+
+
+def test_noise_is_not_said_of_rows_that_are_left_out(tmp_path: Path) -> None:
+    """A log-prob above 0 is an error that speaks for no cause."""
+    spoilt = engines().map(lambda t, r: (t, np.append(0.7, r[1:])), [4, 9])
+    name, text, _ = first(spoilt, tmp_path)
+    assert name == "precision_noise"
+    assert text.startswith("beside 2 faults of the data, in the rows that are left: even noise: mean |d| ")

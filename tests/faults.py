@@ -22,6 +22,7 @@ from tests.off_rows import (
     not_a_number,
     only,
     random_training,
+    scattered_in_two,
 )
 from tests.recordings import SOUND, Array, Inject, Recording, Rng, long_rows, some_rows, sound, write
 from tests.shifts import one_shifted, shifted, shifted_from_the_middle, token_lost
@@ -413,6 +414,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("garbled from a token on, two rows", "broken_rows", garbled_end, (0.6, 0.5, 0.35), "share of the row"),
     Fault("trainer's side off, two rows", "broken_rows", low_training, (0.8, 0.6, 0.45), "share of the row"),
+    Fault("scattered in two rows", "broken_rows", scattered_in_two, (0.28, 0.2, 0.15), "share of the row"),
     Fault("constant rows", "broken_rows", constant, (0.4, 0.2, 0.1, 0.05), "share of rows"),
     Fault("NaN", "broken_rows", not_a_number, (0.5, 0.2, 0.1, 0.02), "share of rows"),
     Fault("appended end token", "synthetic_eos", appended_eos(0.0), (1.0, 0.5, 0.2, 0.05), "share of rows"),

@@ -35,6 +35,8 @@ STRANGERS = 0.1
 """Mean |√π − √μ|: some 0.3 between strangers, below this between engines"""
 BROKEN_SHARE = 0.3
 """Share of big log-ratios in a broken row"""
+CROWDED_SHARE, CROWDED = 0.1, 10.0
+"""As above, where it is so many times the share in the other rows"""
 LEAST_TOKENS = 8
 """Shorter rows are not judged by themselves"""
 DENSE, DENSE_OF = 3, 5
@@ -244,11 +246,19 @@ class RowKinds:
     def broken(self) -> Flags:
         """Constant rows, and rows in which big log-ratios are all over."""
         gap = self._mean_gap(np.ones(self.rows.tokens, dtype=bool))
-        scattered = self._off_share >= BROKEN_SHARE
+        scattered = (self._off_share >= BROKEN_SHARE) | self._crowded
         scattered &= gap >= STANDS_OUT * self._typical_of_step(gap)
         return np.asarray(
             self.constant | (scattered & ~self._taken(self.shifted, self.exchanged, self.wide, self.top1))
         )
+
+    @cached_property
+    def _crowded(self) -> Flags:
+        """Some rows that hold many big log-ratios, where hardly any are in the others: chance would spread them."""
+        many = (self.rows.sums(self.rows.big) >= LONG) & (self._off_share >= CROWDED_SHARE)
+        others = ~(many | self.wide)[self.rows.row]
+        elsewhere = (self.rows.big & others).sum() / max(others.sum(), 1)
+        return np.asarray(many & (self._off_share >= CROWDED * elsewhere) & (many.mean() <= SINGLE_ROWS))
 
     def _typical_of_step(self, gap: Array) -> Array:
         """[rows] median over the rows of the same step: a whole step may be further off than another."""

@@ -50,8 +50,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("broken_rows", "error", broken_rows,
              "NaN, infinite, null or constant log-probs; rows that move by less than 0.1 on one side while the other"
              " is off; or up to half of the rows with |d| above 1.5 (and above ten medians) on 30% of their tokens, "
-             "or over one stretch of eight such tokens (or 30% of the row) with one sign throughout. The worst row "
-             "of the recorded runs has 18%",
+             "on eight of them and 10% where the other rows have a tenth of that share, or over one stretch of eight "
+             "such tokens (or 30% of the row) with one sign throughout. The worst row of the recorded runs has 18%",
              "a shift or an exchange would fit elsewhere; heavy tails are spread over all rows; of a stretch, "
              "log-probs alone cannot tell whether its tokens were sampled: where they are tool output or padding, "
              "the mask is too wide",

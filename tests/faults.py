@@ -25,7 +25,7 @@ from tests.off_rows import (
     scattered_in_two,
 )
 from tests.recordings import SOUND, Array, Inject, Recording, Rng, long_rows, some_rows, sound, write
-from tests.shifts import one_shifted, shifted, shifted_from_the_middle, token_lost
+from tests.shifts import exchanged_in_padding, one_shifted, shifted, shifted_from_the_middle, token_lost
 
 __all__ = ["FAULTS", "SOUND", "Fault", "Recording", "few_tokens", "sound", "write"]
 
@@ -393,6 +393,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("one row shifted", "shift_by_one", one_shifted, (60, 40), "tokens"),
     Fault("a packed token lost", "shift_by_one", token_lost, (0.0, 0.5, 0.9), "share of the batch before it"),
     Fault("rows exchanged", "misordered_rows", exchanged, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("padded rows exchanged", "misordered_rows", exchanged_in_padding, (1.0, 0.5, 0.2), "share of rows"),
     Fault("rows exchanged in groups", "misordered_rows", exchanged_in_groups, (0.0, 0.4, 0.7), "of a row is one text"),
     Fault("placeholders", "placeholder", sentinels, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("scattered −1", "placeholder", scattered, (0.2, 0.05, 0.01), "share of tokens"),

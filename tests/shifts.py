@@ -1,4 +1,4 @@
-"""Columns that do not speak of the same tokens: one side stands a place early or late, in rows or from a place on."""
+"""Columns that do not speak of the same tokens: a place early or late, in rows or from a place on; other rows'."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.recordings import Array, Recording, Rng, some_rows
 
-__all__ = ["one_shifted", "shifted", "shifted_from_the_middle", "token_lost"]
+__all__ = ["exchanged_in_padding", "one_shifted", "shifted", "shifted_from_the_middle", "token_lost"]
 
 
 def shifted(recording: Recording, share: float, rng: Rng) -> Recording:
@@ -40,3 +40,15 @@ def token_lost(recording: Recording, share: float, rng: Rng) -> Recording:
     packed = np.append(np.delete(packed, int(share * len(packed))), packed[-1])
     ends = np.cumsum([len(t) for t in recording.training])
     return replace(recording, training=tuple(np.split(packed, ends[:-1])))
+
+
+def exchanged_in_padding(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The trainer's rows of a padded batch went to one another: 0.0 stands where one is shorter than the mask says."""
+    rows = some_rows(recording, share, rng)
+    source = dict(zip(rows, np.roll(rows, 1).tolist(), strict=True))
+
+    def padded(i: int) -> Array:
+        own, other = recording.training[i], recording.training[source.get(i, i)]
+        return np.append(other, np.zeros(len(own)))[: len(own)]
+
+    return replace(recording, training=tuple(padded(i) for i in range(recording.rows)))

@@ -258,7 +258,9 @@ class RowKinds:
         many = (self.rows.sums(self.rows.big) >= LONG) & (self._off_share >= CROWDED_SHARE)
         others = ~(many | self.wide)[self.rows.row]
         elsewhere = (self.rows.big & others).sum() / max(others.sum(), 1)
-        return np.asarray(many & (self._off_share >= CROWDED * elsewhere) & (many.mean() <= SINGLE_ROWS))
+        return np.asarray(
+            many & (self._off_share >= CROWDED * elsewhere) & (many.sum() <= SINGLE_ROWS * self.rows.rows)
+        )
 
     def _typical_of_step(self, gap: Array) -> Array:
         """[rows] median over the rows of the same step: a whole step may be further off than another."""

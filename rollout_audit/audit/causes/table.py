@@ -36,7 +36,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("placeholder", "error", placeholder,
              "faults of the data that stand for 'no log-prob': −1, 1, −9999, −1e9 and the like, 0.0 in runs where the "
              "other side is below −1; or −1 exactly on five tokens where the other side is half a nat off",
-             "genuine zeros have the other side near 0 as well; tool or prompt tokens inside the mask stand in runs",
+             "genuine zeros have the other side near 0 as well; tool or prompt tokens inside the mask stand in runs; "
+             "padded rows in another order end in zeros",
              "mask these tokens out, or record their log-probs; --on-fault drop leaves such rows out and counts them"),
     Detector("top1_recorded", "error", top1_recorded,
              "rows in which, of three or more tokens that one side puts below e^−2, four fifths stand a whole nat "

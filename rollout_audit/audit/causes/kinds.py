@@ -254,13 +254,16 @@ class RowKinds:
 
     @cached_property
     def _crowded(self) -> Flags:
-        """Some rows that hold many big log-ratios, where hardly any are in the others: chance would spread them."""
-        many = (self.rows.sums(self.rows.big) >= LONG) & (self._off_share >= CROWDED_SHARE)
-        others = ~(many | self.wide)[self.rows.row]
-        elsewhere = (self.rows.big & others).sum() / max(others.sum(), 1)
-        return np.asarray(
-            many & (self._off_share >= CROWDED * elsewhere) & (many.sum() <= SINGLE_ROWS * self.rows.rows)
-        )
+        """Some rows that hold many huge log-ratios, where hardly any are in the others: chance would spread them.
+
+        Twice what is big: rows of much older weights have many that are merely big.
+        """
+        rows = self.rows
+        huge = np.abs(rows.log_ratio) > 2.0 * rows.big_from
+        many = (rows.sums(huge) >= LONG) & (rows.share(huge) >= CROWDED_SHARE)
+        others = ~(many | self.wide)[rows.row]
+        elsewhere = (huge & others).sum() / max(others.sum(), 1)
+        return np.asarray(many & (rows.share(huge) >= CROWDED * elsewhere) & (many.sum() <= SINGLE_ROWS * rows.rows))
 
     def _typical_of_step(self, gap: Array) -> Array:
         """[rows] median over the rows of the same step: a whole step may be further off than another."""

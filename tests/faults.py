@@ -54,6 +54,17 @@ def small_vocabulary(recording: Recording, temperature: float, rng: Rng) -> Reco
     return _of_logits(recording, temperature, lambda tokens: rng.normal(0.0, 2.0, (tokens, 6)), rng)
 
 
+def flat_contexts(recording: Recording, temperature: float, rng: Rng) -> Recording:
+    """As above, of 300 tokens of which several are likely as often as not, as at the start of a training run."""
+
+    def logits(tokens: int) -> Array:
+        drawn = rng.normal(size=(tokens, 300)) * (0.8 + rng.gamma(3.0, 0.5, (tokens, 1)))
+        drawn[:, 0] = drawn.max(axis=1) + rng.exponential(3.0, tokens) * (rng.random(tokens) < 0.75)
+        return drawn
+
+    return _of_logits(recording, temperature, logits, rng)
+
+
 def _of_logits(recording: Recording, temperature: float, logits_of: Callable[[int], Array], rng: Rng) -> Recording:
     """Rows as long as those of the recording, drawn at the temperature; the rollout side tells raw log-probs."""
 
@@ -429,6 +440,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("temperature", "temperature", raw_temperature, (0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.5), "T"),
     Fault("temperature, three tokens", "temperature", few_tokens, (0.5, 0.6, 0.7, 0.8, 0.9, 1.5), "T"),
     Fault("temperature, six tokens", "temperature", small_vocabulary, (0.5, 0.6, 0.7, 0.8, 0.9, 1.5), "T"),
+    Fault("temperature, flat contexts", "temperature", flat_contexts, (0.4, 0.5, 0.7, 1.5), "T"),
     Fault("top-p, rollout side", "truncated_sampling", nucleus, (0.7, 0.8, 0.9, 0.95), "p"),
     Fault("top-k, rollout side", "truncated_sampling", few_likeliest("rollout"), (2, 5, 20), "k"),
     Fault("top-k of any mass, trainer side", "truncated_sampling", few_likeliest("training"), (2, 5, 20), "k"),

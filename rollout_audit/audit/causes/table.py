@@ -51,8 +51,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("broken_rows", "error", broken_rows,
              "NaN, infinite, null or constant log-probs; rows that move by less than 0.1 on one side while the other"
              " is off; or up to half of the rows with |d| above 1.5 (and above ten medians) on 30% of their tokens, "
-             "on eight of them and 10% where the other rows have a tenth of that share, or over one stretch of eight "
-             "such tokens (or 30% of the row) with one sign throughout. The worst row of the recorded runs has 18%",
+             "twice as much on eight and 10% where the other rows have a tenth of that share, or over one stretch of "
+             "eight big ones (or 30% of the row) with one sign throughout. The worst row of the recorded runs has 18%",
              "a shift or an exchange would fit elsewhere; heavy tails are spread over all rows; of a stretch, "
              "log-probs alone cannot tell whether its tokens were sampled: where they are tool output or padding, "
              "the mask is too wide",
@@ -79,7 +79,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("temperature", "warning", temperature,
              "85% of the tokens between 0.5 and 0.98 lean one way, unlikely ones the other, and a line through the "
              "log-odds explains half of their squared distance; or a line through log-odds or log-probs explains 90%"
-             " of the variance of their distance; even noise leans 50%, and a line explains little",
+             " of the variance of their distance; or 95% of them lean one way and 60% of those below e^−3 the other "
+             "(three standard errors from a half); even noise leans 50%, and a line explains little",
              "truncated sampling moves sure and unsure tokens by the same amount; stale weights lean no way",
              "let both sides report log-probs at the sampling temperature (vLLM: processed_logprobs); dividing "
              "recorded log-probs by T does not repair them"),

@@ -158,15 +158,25 @@ def _odd_edges(exhibit: Exhibit) -> Hit | None:
 
 
 def _padding(exhibit: Exhibit) -> Hit | None:
-    """Unless log-probs take so few values that any two neighbours may be equal."""
-    padded, rows = exhibit.count("constant_tail"), exhibit.sample
+    """Unless log-probs take so few values that any two neighbours may be equal, or 0.0 on both sides is a token."""
+    rows = exhibit.sample
+    padded = exhibit.count("constant_tail") - _rows_that_end_sure(exhibit)
     early = np.flatnonzero(np.arange(rows.tokens) - rows.starts[rows.row] < rows.lengths[rows.row] // 4)
     equal = [side[early] == side[early + 1] for side in (rows.training, rows.rollout)]
     chance = float(np.mean(equal[0] & equal[1])) if len(early) else 0.0
-    if not padded or padded < PADDED_AGAINST_REST * chance * len(exhibit.table["step"]):
+    if padded <= 0 or padded < PADDED_AGAINST_REST * chance * len(exhibit.table["step"]):
         return None
     text = f"no response mask, and constant values in both columns at the end of {amount(padded, 'row')}"
     return Hit(text, 0.6, {"rows": padded})
+
+
+def _rows_that_end_sure(exhibit: Exhibit) -> int:
+    """Rows whose last two tokens are 0.0 on both sides, where such tokens stand before others too: no padding does."""
+    rows = exhibit.sample
+    sure = (rows.training == 0.0) & (rows.rollout == 0.0)
+    inside = sure[:-1] & ~sure[1:] & (np.diff(rows.row) == 0)
+    last = rows.last[rows.lengths > 1]
+    return int((sure[last] & sure[last - 1]).sum()) if inside.any() else 0
 
 
 def top1_recorded(exhibit: Exhibit) -> Hit | None:

@@ -140,6 +140,19 @@ def test_padding_is_told_from_chance(tmp_path: Path) -> None:
     assert "mask_too_wide" in trial(padded, tmp_path).alarms
 
 
+@pytest.mark.parametrize("tail", [2, 9])
+def test_tokens_of_which_both_sides_are_certain_are_no_padding(tail: int, tmp_path: Path) -> None:
+    """As a top-p that both sides renormalise over leaves them; where no other token is so sure they are padding."""
+
+    def end(t: Array, r: Array) -> tuple[Array, Array]:
+        return np.append(t, np.zeros(tail)), np.append(r, np.zeros(tail))
+
+    padded = trial(engines().map(end, range(5)), tmp_path)
+    assert padded.alarms == ["mask_too_wide"]
+    sure = engines().map(lambda t, r: (np.where(r > -0.02, 0.0, t), np.where(r > -0.02, 0.0, r)))
+    assert not trial(sure.map(end, range(5)), tmp_path).alarms
+
+
 def named(fault: str, base: str, strength: float, folder: Path) -> Trial:
     inject = next(f for f in FAULTS if f.name == fault).inject
     return trial(inject(sound(base), strength, np.random.default_rng(5)), folder)

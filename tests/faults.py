@@ -22,17 +22,12 @@ from tests.off_rows import (
     not_a_number,
     only,
     random_training,
+    scattered_in_two,
 )
 from tests.recordings import SOUND, Array, Inject, Recording, Rng, long_rows, some_rows, sound, write
+from tests.shifts import exchanged_in_padding, one_shifted, shifted, shifted_from_the_middle, token_lost
 
 __all__ = ["FAULTS", "SOUND", "Fault", "Recording", "few_tokens", "sound", "write"]
-
-
-def shifted(recording: Recording, share: float, rng: Rng) -> Recording:
-    """The trainer's values stand one place early or late in some rows; the place without a value is left out."""
-    early = bool(rng.integers(2))
-    cut = (lambda t, r: (t[1:], r[:-1])) if early else (lambda t, r: (t[:-1], r[1:]))
-    return recording.map(cut, [i for i in some_rows(recording, share, rng) if len(recording.training[i]) > 1])
 
 
 def raw_temperature(recording: Recording, temperature: float, rng: Rng) -> Recording:
@@ -57,6 +52,17 @@ def few_tokens(recording: Recording, temperature: float, rng: Rng) -> Recording:
 def small_vocabulary(recording: Recording, temperature: float, rng: Rng) -> Recording:
     """As above, of six tokens with normal logits."""
     return _of_logits(recording, temperature, lambda tokens: rng.normal(0.0, 2.0, (tokens, 6)), rng)
+
+
+def flat_contexts(recording: Recording, temperature: float, rng: Rng) -> Recording:
+    """As above, of 300 tokens of which several are likely as often as not, as at the start of a training run."""
+
+    def logits(tokens: int) -> Array:
+        drawn = rng.normal(size=(tokens, 300)) * (0.8 + rng.gamma(3.0, 0.5, (tokens, 1)))
+        drawn[:, 0] = drawn.max(axis=1) + rng.exponential(3.0, tokens) * (rng.random(tokens) < 0.75)
+        return drawn
+
+    return _of_logits(recording, temperature, logits, rng)
 
 
 def _of_logits(recording: Recording, temperature: float, logits_of: Callable[[int], Array], rng: Rng) -> Recording:
@@ -211,6 +217,13 @@ def tool_in_few(recording: Recording, share: float, rng: Rng) -> Recording:
     return recording.map(_tool_output(30, rng), long_rows(recording, share, rng))
 
 
+def zero_first(recording: Recording, share: float, rng: Rng) -> Recording:
+    """The mask begins one token early in some rows: the rollout side says 0.0 for the prompt's last token."""
+    return recording.map(
+        lambda t, r: (np.append(-1.0 - rng.gamma(2.0, 2.0), t), np.append(0.0, r)), some_rows(recording, share, rng)
+    )
+
+
 def zeros_in_mask(recording: Recording, tokens: float, rng: Rng) -> Recording:
     """As the two above, at either place in half of the rows: the rollout side says 0.0."""
 
@@ -311,6 +324,11 @@ def float16(recording: Recording, columns: float, rng: Rng) -> Recording:
     return recording.map(lambda t, r: (store(t) if columns > 1 else t, store(r)))
 
 
+def stored_in_bfloat16(inject: Inject) -> Inject:
+    """Another fault, and both sides are stored in bfloat16 afterwards."""
+    return lambda recording, strength, rng: bfloat16(inject(recording, strength, rng), 2, rng)
+
+
 def _drifted(t: Array, scale: float, rng: Rng) -> Array:
     """Another policy's log-probs: logits moved by normal noise, which unsure tokens follow; mean ratio 1."""
     unsure = scale * (1.0 - np.exp(np.minimum(t, 0.0)))
@@ -382,7 +400,11 @@ STRETCHED = (0.3, 0.1, 0.05, 0.02)
 
 FAULTS: tuple[Fault, ...] = (
     Fault("shift by one", "shift_by_one", shifted, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("shift from the middle on", "shift_by_one", shifted_from_the_middle, (1.0, 0.3, 0.1), "share of rows"),
+    Fault("one row shifted", "shift_by_one", one_shifted, (60, 40), "tokens"),
+    Fault("a packed token lost", "shift_by_one", token_lost, (0.0, 0.5, 0.9), "share of the batch before it"),
     Fault("rows exchanged", "misordered_rows", exchanged, (1.0, 0.5, 0.2, 0.05), "share of rows"),
+    Fault("padded rows exchanged", "misordered_rows", exchanged_in_padding, (1.0, 0.5, 0.2), "share of rows"),
     Fault("rows exchanged in groups", "misordered_rows", exchanged_in_groups, (0.0, 0.4, 0.7), "of a row is one text"),
     Fault("placeholders", "placeholder", sentinels, (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("scattered −1", "placeholder", scattered, (0.2, 0.05, 0.01), "share of tokens"),
@@ -404,11 +426,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("garbled from a token on, two rows", "broken_rows", garbled_end, (0.6, 0.5, 0.35), "share of the row"),
     Fault("trainer's side off, two rows", "broken_rows", low_training, (0.8, 0.6, 0.45), "share of the row"),
+    Fault("scattered in two rows", "broken_rows", scattered_in_two, (0.28, 0.2, 0.15), "share of the row"),
     Fault("constant rows", "broken_rows", constant, (0.4, 0.2, 0.1, 0.05), "share of rows"),
     Fault("NaN", "broken_rows", not_a_number, (0.5, 0.2, 0.1, 0.02), "share of rows"),
     Fault("appended end token", "synthetic_eos", appended_eos(0.0), (1.0, 0.5, 0.2, 0.05), "share of rows"),
     Fault("end token near 0", "synthetic_eos", appended_eos(-0.0003), (1.0, 0.5, 0.2, 0.1), "share of rows"),
-    Fault("prompt in the mask", "mask_too_wide", prompt_in_mask, (32, 16, 8, 4), "tokens"),
+    Fault("prompt in the mask", "mask_too_wide", prompt_in_mask, (32, 16, 8, 4, 2, 1), "tokens"),
+    Fault("mask begins a token early", "mask_too_wide", zero_first, (1.0, 0.3, 0.1), "share of rows"),
     Fault("tool output in the mask", "mask_too_wide", tool_in_mask, (32, 16, 8, 4), "tokens"),
     Fault("tool output in few rows", "mask_too_wide", tool_in_few, STRETCHED, "share of rows"),
     Fault("zeros on prompt and tools", "placeholder", zeros_in_mask, (32, 16, 8, 4), "tokens"),
@@ -416,6 +440,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("temperature", "temperature", raw_temperature, (0.5, 0.6, 0.7, 0.8, 0.9, 1.2, 1.5), "T"),
     Fault("temperature, three tokens", "temperature", few_tokens, (0.5, 0.6, 0.7, 0.8, 0.9, 1.5), "T"),
     Fault("temperature, six tokens", "temperature", small_vocabulary, (0.5, 0.6, 0.7, 0.8, 0.9, 1.5), "T"),
+    Fault("temperature, flat contexts", "temperature", flat_contexts, (0.4, 0.5, 0.7, 1.5), "T"),
     Fault("top-p, rollout side", "truncated_sampling", nucleus, (0.7, 0.8, 0.9, 0.95), "p"),
     Fault("top-k, rollout side", "truncated_sampling", few_likeliest("rollout"), (2, 5, 20), "k"),
     Fault("top-k of any mass, trainer side", "truncated_sampling", few_likeliest("training"), (2, 5, 20), "k"),
@@ -425,6 +450,17 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stale, versions recorded", "stale_weights", stale_with_versions, (0.4, 0.2, 0.1, 0.05), "drift a step"),
     Fault("stale from a step on", "stale_weights", stale_from_a_step, (0.8, 0.4, 0.2, 0.1), "drift"),
     Fault("bfloat16 storage", "low_precision_storage", bfloat16, (2, 1), "columns"),
+    Fault("temperature, bfloat16", "temperature", stored_in_bfloat16(raw_temperature), (0.5, 0.7, 0.8), "T"),
+    Fault("top-p, bfloat16", "truncated_sampling", stored_in_bfloat16(nucleus), (0.7, 0.8, 0.9), "p"),
+    Fault(
+        "stale from a step on, bfloat16",
+        "stale_weights",
+        stored_in_bfloat16(stale_from_a_step),
+        (0.8, 0.4, 0.2),
+        "drift",
+    ),
+    Fault("routing, bfloat16", "heavy_tail", stored_in_bfloat16(routing), (0.02, 0.01), "share of tokens"),
+    Fault("prompt in the mask, bfloat16", "mask_too_wide", stored_in_bfloat16(prompt_in_mask), (16, 8, 1), "tokens"),
     Fault("float16 storage", "low_precision_storage", float16, (2, 1), "columns"),
     Fault("top-k, trainer side", "truncated_sampling", top_k, (0.4, 0.2, 0.1), "mass left out"),
     Fault("routing", "heavy_tail", routing, (0.02, 0.01, 0.005, 0.002), "share of tokens"),

@@ -18,6 +18,7 @@ __all__ = [
     "not_a_number",
     "only",
     "random_training",
+    "scattered_in_two",
 ]
 
 
@@ -86,6 +87,16 @@ def low_training(recording: Recording, share: float, rng: Rng) -> Recording:
         return np.where(rng.random(len(t)) < share, t - rng.uniform(5.2, 9, len(t)), t)
 
     return recording.map(only("training", garble), long_rows(recording, 2 / recording.rows, rng))
+
+
+def scattered_in_two(recording: Recording, share: float, rng: Rng) -> Recording:
+    """In two rows of 60 tokens and more the rollout side is off by five nats and more, here and there."""
+
+    def garble(r: Array, t: Array) -> Array:
+        hit = rng.permutation(len(r)) < share * len(r)
+        return np.where(hit, t - 5.0 - rng.exponential(2.0, len(r)), r)
+
+    return recording.map(only("rollout", garble), long_rows(recording, 2 / recording.rows, rng, 60))
 
 
 def constant(recording: Recording, share: float, rng: Rng) -> Recording:

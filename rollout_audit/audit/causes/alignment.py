@@ -5,44 +5,48 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_audit.audit.causes.exhibit import Exhibit
-from rollout_audit.audit.causes.kinds import FITS, GAIN, LEAST_TOKENS, SURE
+from rollout_audit.audit.causes.kinds import LEAST_TOKENS, SURE, Lagged
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.sampled import LAGS, MISFIT, Array, fisher_z
+from rollout_audit.audit.causes.sampled import LAGS, MISFIT, Array
 
 __all__ = ["misordered_rows", "shift_by_one"]
 
-ZERO = LAGS.index(0)
-LEAST_ROWS = 2
+LEAST_ROWS, SURE_ALONE = 2, 10.0
+"""Rows, or the standard errors of a single one: 30 pairs that correlate by 0.95, 90 by 0.8"""
 
 
 def shift_by_one(exhibit: Exhibit) -> Hit | None:
-    """The correlation of π with μ peaks at another lag, over all pairs or in single rows."""
-    rows, kinds = exhibit.sample, exhibit.kinds
-    shifted = kinds.shifted
-    pooled = rows.pooled_correlations
-    lag = int(np.argmax(pooled)) if rows.rows else ZERO
-    if not _pooled_shift(pooled, rows.pairs.sum(axis=1)) and shifted.sum() < LEAST_ROWS:
+    """The correlation of π with μ peaks at another lag: in single rows, whole or from some place on, or over all."""
+    kinds, shifted = exhibit.kinds, exhibit.kinds.shifted
+    pooled = _pooled_shift(exhibit)
+    if pooled is None and shifted.sum() < LEAST_ROWS and not kinds.lagged.is_shift(SURE_ALONE).any():
         return None
-    if shifted.any():
-        lag = int(np.bincount(kinds.best_lag[shifted]).argmax())
-        moments = rows.lag_moments[:, shifted]
-        at, own = (float(np.median(rows.row_correlations[i, shifted])) for i in (lag, ZERO))
-        share, pairs = float(shifted.mean()), float(moments[lag, :, 0].sum())
-    else:
-        at, own, share, pairs = float(pooled[lag]), float(pooled[ZERO]), 1.0, float(rows.pairs[lag].sum())
+    rows = kinds.lagged.some(shifted) if pooled is None or shifted.any() else pooled
+    share = float(shifted.mean()) if shifted.any() else 1.0
+    lag, at, own = LAGS[int(np.bincount(rows.lag).argmax())], float(np.median(rows.fit)), float(np.median(rows.own))
+    inside = rows.first > 0
+    partly = inside.mean() > 0.5
+    first = int(np.median(rows.first[inside])) if partly else 0
+    place = f", from token {first} or so on" if partly else ""
     text = (
-        f"log π correlates with log μ by {at:.2f} at lag {LAGS[lag]:+d} and by {own:.2f} at lag 0 "
-        f"(lags −3 to 3, {share:.0%} of the rows, {pairs:,.0f} pairs)"
+        f"log π correlates with log μ by {at:.2f} at lag {lag:+d} and by {own:.2f} at lag 0 (lags −3 to 3, "
+        f"{share:.0%} of the rows{place}, {rows.pairs.sum():,.0f} pairs)"
     )
-    figures = {"lag": LAGS[lag], "correlation": at, "correlation_at_0": own, "rows_share": share}
-    return Hit(text, _sure(at - own), figures)
+    figures: dict[str, float | int] = {"lag": lag, "correlation": at, "correlation_at_0": own, "rows_share": share}
+    return Hit(text, _sure(at - own), {**figures, "from_token": first} if partly else figures)
 
 
-def _pooled_shift(pooled: Array, pairs: Array) -> bool:
-    lag = int(np.argmax(pooled)) if len(pooled) else ZERO
-    if lag == ZERO or pooled[lag] < FITS or pooled[ZERO] >= MISFIT:
-        return False
-    return bool(pooled[lag] - pooled[ZERO] >= GAIN and fisher_z(pooled[lag], pairs[lag]) >= SURE)
+def _pooled_shift(exhibit: Exhibit) -> Lagged | None:
+    """Of all pairs of all rows, or of the rests of those that differ from some place on: rows may be too short."""
+    rows, misfit = exhibit.sample, exhibit.kinds.misfit
+    whole = Lagged.of(rows.lag_moments.sum(axis=1, keepdims=True), np.zeros(1, dtype=np.int64))
+    if whole.is_shift(SURE).any():
+        return whole
+    if misfit.sum() < LEAST_ROWS:
+        return None
+    first = np.median(rows.rests.first[misfit], keepdims=True).astype(np.int64)
+    rest = Lagged.of(rows.rest_lag_moments[:, misfit].sum(axis=1, keepdims=True), first)
+    return rest if rest.is_shift(SURE).any() else None
 
 
 def misordered_rows(exhibit: Exhibit) -> Hit | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollout_audit.audit import health
 from rollout_audit.audit.causes.kinds import RowKinds
-from rollout_audit.audit.causes.sampled import Array, Flags, Ints, SampledRows
+from rollout_audit.audit.causes.sampled import EDGE, Array, Flags, Ints, SampledRows
 from rollout_audit.corrections.model import SAFETY_CLAMP
 from rollout_audit.dumps.chunk import Finding
 
@@ -21,6 +21,8 @@ STEP_ROWS, STEP_TOKENS = 8, 200
 TAIL_TOKENS = 0.01
 LAST_ROWS, LAST_AGAINST_REST = 3, 10.0
 """Rows, and how much oftener a last token is off than another one"""
+EDGE_SHARE = 0.05
+"""Of the rows, before an edge of the mask is called wrong"""
 PAST_FLOAT = 1e300
 """What stands for a figure past float64, so that it is compared with limits all the same"""
 
@@ -58,7 +60,7 @@ class Exhibit:
         """[tokens] of the sample that no kind of row explains, and no appended end of sequence."""
         tokens = ~self.kinds.flagged[self.sample.row]
         tokens[self.sample.last[self.appended | self.odd_last]] = False
-        return np.asarray(tokens)
+        return np.asarray(tokens & ~self.odd_edges)
 
     @cached_property
     def clean_log_ratio(self) -> Array:
@@ -95,10 +97,24 @@ class Exhibit:
         stands_out = share >= LAST_AGAINST_REST * self.share_before_last(rows.big)
         return np.asarray(odd & stands_out & (odd.sum() >= LAST_ROWS))
 
-    def share_before_last(self, tokens: Flags) -> float:
+    @cached_property
+    def odd_edges(self) -> Flags:
+        """[tokens] beside an edge of the mask that are off, where that is frequent there and rare elsewhere."""
+        rows = self.sample
+        odd = rows.big | rows.certain
+        judged = (~self.kinds.flagged & (rows.lengths > 2 * EDGE))[rows.row]
+        at = judged & rows.edges
+        found = at & odd
+        share, of_rows = found.sum() / max(at.sum(), 1), len(np.unique(rows.row[found]))
+        stands_out = share >= LAST_AGAINST_REST * self.share_before_last(odd, rows.edges)
+        return np.asarray(found & stands_out & (of_rows >= max(LAST_ROWS, EDGE_SHARE * rows.rows)))
+
+    def share_before_last(self, tokens: Flags, left_out: Flags | None = None) -> float:
         """Of the tokens that are no row's last one, and in no row of a kind."""
         others = ~self.kinds.flagged[self.sample.row]
         others[self.sample.last] = False
+        if left_out is not None:
+            others &= ~left_out
         return float((tokens & others).sum() / max(others.sum(), 1))
 
     def count(self, *kinds: str) -> int:

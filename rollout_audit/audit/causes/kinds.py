@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,12 @@ from rollout_audit.audit.causes.sampled import (
     Ints,
     Partners,
     SampledRows,
+    correlation,
     fisher_z,
     log_odds,
 )
 
-__all__ = ["FITS", "GAIN", "LEAST_TOKENS", "SINGLE_ROWS", "SURE", "UNLIKELY", "RowKinds"]
+__all__ = ["LEAST_TOKENS", "SINGLE_ROWS", "SURE", "UNLIKELY", "Lagged", "RowKinds"]
 
 FITS = 0.8
 SURE = 5.0
@@ -33,6 +35,8 @@ STRANGERS = 0.1
 """Mean |√π − √μ|: some 0.3 between strangers, below this between engines"""
 BROKEN_SHARE = 0.3
 """Share of big log-ratios in a broken row"""
+CROWDED_SHARE, CROWDED = 0.1, 10.0
+"""As above, where it is so many times the share in the other rows"""
 LEAST_TOKENS = 8
 """Shorter rows are not judged by themselves"""
 DENSE, DENSE_OF = 3, 5
@@ -59,20 +63,40 @@ HARDLY = 0.1
 """Nats between the greatest and the least log-prob of a row whose side hardly moves"""
 
 
+class Lagged(NamedTuple):
+    """How the columns of rows fit each other at the lag at which they do best, [rows] each."""
+
+    lag: Ints
+    """index into LAGS"""
+    fit: Array
+    own: Array
+    """at lag 0"""
+    pairs: Array
+    first: Ints
+    """place in the row from which on they were compared"""
+
+    @classmethod
+    def of(cls, moments: Array, first: Ints) -> Lagged:
+        """Of [lags, rows, 6] moments."""
+        fits, columns = correlation(moments), np.arange(moments.shape[1])
+        lag = np.asarray(fits.argmax(axis=0))
+        return cls(lag, fits[lag, columns], fits[LAGS.index(0)], moments[lag, columns, 0], first)
+
+    def some(self, rows: Flags) -> Lagged:
+        """Of those rows."""
+        return Lagged(self.lag[rows], self.fit[rows], self.own[rows], self.pairs[rows], self.first[rows])
+
+    def is_shift(self, sure: float) -> Flags:
+        """[rows] by that many standard errors."""
+        better = (self.fit >= FITS) & (self.fit - self.own >= GAIN) & (self.own < MISFIT)
+        return np.asarray(better & (self.lag != LAGS.index(0)) & (fisher_z(self.fit, self.pairs) >= sure))
+
+
 @dataclass(frozen=True)
 class RowKinds:
     """Every row gets at most one kind; the order of the properties is the order in which they are asked."""
 
     rows: SampledRows
-
-    @cached_property
-    def best_lag(self) -> Ints:
-        """[rows] index into LAGS."""
-        return np.asarray(self.rows.row_correlations.argmax(axis=0))
-
-    def _at(self, lag_index: Ints) -> tuple[Array, Array]:
-        columns = np.arange(self.rows.rows)
-        return self.rows.row_correlations[lag_index, columns], self.rows.pairs[lag_index, columns]
 
     @property
     def own_fit(self) -> Array:
@@ -80,16 +104,29 @@ class RowKinds:
         return self.rows.own_fit
 
     @cached_property
+    def misfit(self) -> Flags:
+        """Rows whose columns differ from some place on as those of strangers do."""
+        rests = self.rows.rests
+        return np.asarray((rests.fit < MISFIT) & (rests.gap > STRANGERS) & (rests.tokens >= LEAST_TOKENS))
+
+    @cached_property
+    def lagged(self) -> Lagged:
+        """How each row fits itself at its best lag: the whole of it, or its rest where that alone is shifted."""
+        whole = Lagged.of(self.rows.lag_moments, np.zeros(self.rows.rows, dtype=np.int64))
+        by_rest = self.misfit & ~whole.is_shift(SURE)
+        if not by_rest.any():
+            return whole
+        rest = Lagged.of(self.rows.rest_lag_moments, self.rows.rests.first)
+        by_rest &= rest.is_shift(SURE)
+        return Lagged(*(np.where(by_rest, of_rest, of_all) for of_rest, of_all in zip(rest, whole, strict=True)))
+
+    @cached_property
     def shifted(self) -> Flags:
-        fit, pairs = self._at(self.best_lag)
-        better = (fit >= FITS) & (fit - self.own_fit >= GAIN) & (self.own_fit < MISFIT)
-        return np.asarray(better & (self.best_lag != LAGS.index(0)) & (fisher_z(fit, pairs) >= SURE))
+        return self.lagged.is_shift(SURE)
 
     @cached_property
     def partners(self) -> Partners:
-        rests = self.rows.rests
-        misfits = (rests.fit < MISFIT) & (rests.gap > STRANGERS) & (rests.tokens >= LEAST_TOKENS)
-        return self.rows.best_partners(misfits & ~self._taken(self.shifted, self.constant))
+        return self.rows.best_partners(self.misfit & ~self._taken(self.shifted, self.constant))
 
     @cached_property
     def exchanged(self) -> Flags:
@@ -209,11 +246,24 @@ class RowKinds:
     def broken(self) -> Flags:
         """Constant rows, and rows in which big log-ratios are all over."""
         gap = self._mean_gap(np.ones(self.rows.tokens, dtype=bool))
-        scattered = self._off_share >= BROKEN_SHARE
+        scattered = (self._off_share >= BROKEN_SHARE) | self._crowded
         scattered &= gap >= STANDS_OUT * self._typical_of_step(gap)
         return np.asarray(
             self.constant | (scattered & ~self._taken(self.shifted, self.exchanged, self.wide, self.top1))
         )
+
+    @cached_property
+    def _crowded(self) -> Flags:
+        """Some rows that hold many huge log-ratios, where hardly any are in the others: chance would spread them.
+
+        Twice what is big: rows of much older weights have many that are merely big.
+        """
+        rows = self.rows
+        huge = np.abs(rows.log_ratio) > 2.0 * rows.big_from
+        many = (rows.sums(huge) >= LONG) & (rows.share(huge) >= CROWDED_SHARE)
+        others = ~(many | self.wide)[rows.row]
+        elsewhere = (huge & others).sum() / max(others.sum(), 1)
+        return np.asarray(many & (rows.share(huge) >= CROWDED * elsewhere) & (many.sum() <= SINGLE_ROWS * rows.rows))
 
     def _typical_of_step(self, gap: Array) -> Array:
         """[rows] median over the rows of the same step: a whole step may be further off than another."""

@@ -7,6 +7,7 @@ import numpy as np
 from rollout_audit.audit import health
 from rollout_audit.audit.causes.exhibit import Exhibit, in_words, known
 from rollout_audit.audit.causes.model import Hit
+from rollout_audit.errors import amount
 
 __all__ = ["TAIL_SHARE", "cancellation", "heavy_tail", "precision_noise"]
 
@@ -44,12 +45,14 @@ def precision_noise(exhibit: Exhibit) -> Hit | None:
     if not len(d) or not np.any(d) or exhibit.past_limits or exhibit.kinds.flagged.any() or share >= TAIL_SHARE:
         return None
     k3 = exhibit.pooled.get("kl_k3") or 0.0
+    errors = sum(finding.count for finding in exhibit.findings if finding.severity == "error")
+    left = f"beside {amount(errors, 'fault')} of the data, in the rows that are left: " if errors else ""
     text = (
-        f"even noise: mean |d| {np.abs(d).mean():.2g}, standard deviation {d.std():.2g}, k3 {k3:.2g}; 1% of the tokens "
-        f"carry {share:.0%} of k3, {np.mean(d < 0):.0%} of the log-ratios are negative"
+        f"{left}even noise: mean |d| {np.abs(d).mean():.2g}, standard deviation {d.std():.2g}, k3 {k3:.2g}; 1% of the "
+        f"tokens carry {share:.0%} of k3, {np.mean(d < 0):.0%} of the log-ratios are negative"
     )
     figures = {"mean_abs_d": float(np.abs(d).mean()), "spread": float(d.std()), "kl_k3": k3, "tail_share": share}
-    return Hit(text, 0.9 if len(d) >= LEAST_TOKENS else 0.5, figures, by_elimination=True)
+    return Hit(text, 0.9 if len(d) >= LEAST_TOKENS and not errors else 0.5, figures, by_elimination=True)
 
 
 def cancellation(exhibit: Exhibit) -> Hit | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollout_audit.audit.causes.exhibit import Exhibit
 from rollout_audit.audit.causes.kinds import SINGLE_ROWS, UNLIKELY
 from rollout_audit.audit.causes.model import Hit
-from rollout_audit.audit.causes.sampled import BIG
+from rollout_audit.audit.causes.sampled import BIG, EDGE
 from rollout_audit.audit.causes.storage import is_coarse
 from rollout_audit.audit.causes.stretches import Stretches, stretches_of
 from rollout_audit.corrections.model import SAFETY_CLAMP
@@ -42,8 +42,13 @@ def _faults(exhibit: Exhibit, cause: str) -> tuple[int, str]:
 def placeholder(exhibit: Exhibit) -> Hit | None:
     """Values that stand for 'no log-prob', under a mask of 1."""
     count, first = _faults(exhibit, "placeholder")
-    text = f"{amount(count, 'placeholder')} under mask 1: {first}"
-    return Hit(text, 0.95, {"values": count}) if count else _minus_ones(exhibit)
+    if not count:
+        return _minus_ones(exhibit)
+    text, confidence = f"{amount(count, 'placeholder')} under mask 1: {first}", 0.95
+    if exhibit.count("zero_placeholder") == count and exhibit.kinds.exchanged.any():
+        text += "; padded rows that stand in another order end in such zeros too, and some do stand so"
+        confidence = 0.5
+    return Hit(text, confidence, {"values": count})
 
 
 def _minus_ones(exhibit: Exhibit) -> Hit | None:
@@ -104,7 +109,7 @@ def identical_columns(exhibit: Exhibit) -> Hit | None:
 
 def mask_too_wide(exhibit: Exhibit) -> Hit | None:
     """One stretch of large |d| in many rows, at an end or inside, and agreement outside of it; or zeros, or padding."""
-    return _wide_rows(exhibit) or _unsampled(exhibit) or _padding(exhibit)
+    return _wide_rows(exhibit) or _unsampled(exhibit) or _odd_edges(exhibit) or _padding(exhibit)
 
 
 def _wide_rows(exhibit: Exhibit) -> Hit | None:
@@ -135,16 +140,43 @@ def _unsampled(exhibit: Exhibit) -> Hit | None:
     return Hit(text, 0.7, {"tokens": zeros})
 
 
+def _odd_edges(exhibit: Exhibit) -> Hit | None:
+    """A token or two that the mask takes in at its edge: too few to be a stretch, but in many rows."""
+    rows, odd = exhibit.sample, exhibit.odd_edges
+    if not odd.any():
+        return None
+    count = len(np.unique(rows.row[odd]))
+    elsewhere = exhibit.share_before_last(rows.big | rows.certain, rows.edges)
+    at_start = np.mean(rows.position[odd] < EDGE) > 0.5
+    where = "at the start of the response" if at_start else "beside gaps in the mask"
+    said = f"; {exhibit.rollout} is 0.0 there" if not rows.rollout[odd].any() else ""
+    text = (
+        f"{count:,} of {rows.rows:,} rows are off on a token or two {where} (median |d| "
+        f"{_median(np.abs(rows.log_ratio[odd])):.3g}{said}), which {elsewhere:.2%} of the other tokens are"
+    )
+    return Hit(text, 0.75, {"rows": count, "rows_share": count / rows.rows, "tokens": int(odd.sum())})
+
+
 def _padding(exhibit: Exhibit) -> Hit | None:
-    """Unless log-probs take so few values that any two neighbours may be equal."""
-    padded, rows = exhibit.count("constant_tail"), exhibit.sample
+    """Unless log-probs take so few values that any two neighbours may be equal, or 0.0 on both sides is a token."""
+    rows = exhibit.sample
+    padded = exhibit.count("constant_tail") - _rows_that_end_sure(exhibit)
     early = np.flatnonzero(np.arange(rows.tokens) - rows.starts[rows.row] < rows.lengths[rows.row] // 4)
     equal = [side[early] == side[early + 1] for side in (rows.training, rows.rollout)]
     chance = float(np.mean(equal[0] & equal[1])) if len(early) else 0.0
-    if not padded or padded < PADDED_AGAINST_REST * chance * len(exhibit.table["step"]):
+    if padded <= 0 or padded < PADDED_AGAINST_REST * chance * len(exhibit.table["step"]):
         return None
     text = f"no response mask, and constant values in both columns at the end of {amount(padded, 'row')}"
     return Hit(text, 0.6, {"rows": padded})
+
+
+def _rows_that_end_sure(exhibit: Exhibit) -> int:
+    """Rows whose last two tokens are 0.0 on both sides, where such tokens stand before others too: no padding does."""
+    rows = exhibit.sample
+    sure = (rows.training == 0.0) & (rows.rollout == 0.0)
+    inside = sure[:-1] & ~sure[1:] & (np.diff(rows.row) == 0)
+    last = rows.last[rows.lengths > 1]
+    return int((sure[last] & sure[last - 1]).sum()) if inside.any() else 0
 
 
 def top1_recorded(exhibit: Exhibit) -> Hit | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BIG", "CERTAIN", "LAGS", "MISFIT", "Partners", "SampledRows", "fisher_z", "log_odds"]
+__all__ = ["BIG", "CERTAIN", "LAGS", "MISFIT", "Partners", "SampledRows", "correlation", "fisher_z", "log_odds"]
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,6 +21,8 @@ BIG = 1.5
 """A log-ratio of a factor of 4.5; 0.25% of the tokens of the stalest recording reach 1"""
 CERTAIN = -0.01
 """Log-prob of a token of which a side is certain"""
+EDGE = 2
+"""Tokens beside an edge of the mask: more of them that are off are a stretch"""
 MISFIT = 0.5
 """A sound row correlates by 0.9 and more; below this the two columns hardly speak of the same tokens"""
 ONE_TEXT = 0.2
@@ -163,6 +165,21 @@ class SampledRows:
         return self.certain[self.last]
 
     @cached_property
+    def edges(self) -> Flags:
+        """[tokens] beside an edge of the mask, EDGE of them after each opening and before each gap, row ends left out.
+
+        What stands before the first valid token of a row is the prompt, and in a gap are tools.
+        """
+        found = np.zeros(self.tokens, dtype=bool)
+        gaps = 1 + np.flatnonzero((np.diff(self.row) == 0) & (np.diff(self.position) != 1))
+        for depth in range(EDGE):
+            for at, back in ((self.starts, depth), (gaps, depth), (gaps, -1 - depth)):
+                token = np.clip(at + back, 0, self.tokens - 1)
+                found[token[self.row[token] == self.row[at]]] = True
+        found[self.last] = False
+        return found
+
+    @cached_property
     def certain(self) -> Flags:
         """[tokens] that are certain to the rollout side, or nearly, and below e^−1 to the trainer."""
         return np.asarray((self.rollout > CERTAIN) & (self.training < -1.0))
@@ -202,15 +219,24 @@ class SampledRows:
     @cached_property
     def lag_moments(self) -> Array:
         """[lags, rows, 6] n and Σ of x, y, x², y², xy over pairs (π at i, μ at i + lag) of one row."""
-        scratch = np.zeros((6, self.tokens))
-        return np.stack([self._moments(lag, scratch) for lag in LAGS])
+        return self._lag_moments(self.compared)
 
-    def _moments(self, lag: int, scratch: Array) -> Array:
+    @cached_property
+    def rest_lag_moments(self) -> Array:
+        """As `lag_moments`, of the rest of each row in which its columns differ most."""
+        place = np.arange(self.tokens) - self.starts[self.row]
+        return self._lag_moments(self.compared & (place >= self.rests.first[self.row]))
+
+    def _lag_moments(self, compared: Flags) -> Array:
+        scratch = np.zeros((6, self.tokens))
+        return np.stack([self._moments(lag, compared, scratch) for lag in LAGS])
+
+    def _moments(self, lag: int, compared: Flags, scratch: Array) -> Array:
         """[rows, 6] for one lag; `scratch` is [6, tokens], written over."""
         size = max(self.tokens - abs(lag), 0)
         of_x, of_y = (slice(start, start + size) for start in (max(-lag, 0), max(lag, 0)))
         pairs = (self.row[of_x] == self.row[of_y]) & (self.position[of_y] - self.position[of_x] == lag)
-        pairs &= self.compared[of_x] & self.compared[of_y]
+        pairs &= compared[of_x] & compared[of_y]
         scratch[:, : of_x.start], scratch[:, of_x.stop :] = 0.0, 0.0
         n, x, y, xx, yy, xy = scratch[:, of_x]
         n[:] = pairs
@@ -223,16 +249,6 @@ class SampledRows:
     def row_correlations(self) -> Array:
         """[lags, rows]; 0 where a row has no variance."""
         return correlation(self.lag_moments)
-
-    @cached_property
-    def pooled_correlations(self) -> Array:
-        """[lags] over all pairs of all rows."""
-        return correlation(self.lag_moments.sum(axis=1))
-
-    @cached_property
-    def pairs(self) -> Array:
-        """[lags, rows]"""
-        return np.asarray(self.lag_moments[..., 0])
 
     @cached_property
     def rests(self) -> Rests:

@@ -37,6 +37,9 @@ CORRELATED = 0.7
 EXPLAINED = 0.5
 EXACT, LEAST_TURN = 0.9, 0.05
 """Share of the variance of the distance, and distance of the slope from 1, where a line says it all"""
+OPPOSED, SURE_OF_SIGN = 0.6, 3.0
+"""Share of unlikely tokens that lean against likely ones, standard errors from a half: a truncation has 0.1 to 0.5"""
+UNLIKELY = -3.0
 LEAST_SHIFT = 0.02
 CERTAIN = -1e-6
 """A token that was all of the nucleus lost what the others had, whatever that was: it says nothing about its size"""
@@ -72,9 +75,15 @@ class _Bands:
         return abs(sure) / max(abs(unsure), 1e-6) if sure is not None and unsure is not None else None
 
     @cached_property
+    def log_odds(self) -> tuple[Array, Array]:
+        """Of the rollout side and of the trainer, for tokens above 0.6 of which neither is certain."""
+        chosen = (self.middle > np.log(0.6)) & (self.training < -1e-3) & (self.rollout < -1e-3)
+        return log_odds(self.rollout[chosen]), log_odds(self.training[chosen])
+
+    @cached_property
     def unlikely(self) -> float | None:
         """Median d of tokens below e^−3."""
-        return self.median(-np.inf, -3.0, 20)
+        return self.median(-np.inf, UNLIKELY, 20)
 
 
 def _bands(exhibit: Exhibit) -> _Bands:
@@ -87,7 +96,7 @@ def temperature(exhibit: Exhibit) -> Hit | None:
     bands = _bands(exhibit)
     found = _exact_line(bands) or _leaning_line(bands)
     if found is None:
-        return None
+        return _opposed(bands)
     slope, explained = found.slope, found.explained
     medians = {"of 0.5 to 0.98": bands.median(*CONFIDENT), "below e^−3": bands.unlikely}
     told = " and ".join(f"{m:+.3f} for tokens {which}" for which, m in medians.items() if m is not None)
@@ -114,6 +123,25 @@ def _leaning_line(bands: _Bands) -> _Line | None:
         return None
     leans = _is_one_sided(d, ONE_SIDED_CONFIDENT) and (line.slope - 1.0) * np.median(d) > 0
     return line if leans and _turns(bands, ALIKE) else None
+
+
+def _opposed(bands: _Bands) -> Hit | None:
+    """Nearly all likely tokens lean one way and unlikely ones the other, however bent the line: most were unsure."""
+    likely, unlikely = bands.d[bands.between(*CONFIDENT)], bands.d[bands.between(-np.inf, UNLIKELY)]
+    x, y = bands.log_odds
+    if min(len(likely), len(x)) < LEAST or len(unlikely) < FEW or not _is_one_sided(likely, NEARLY_ALL):
+        return None
+    sign = float(np.sign(np.median(likely)))
+    against, slope = float(np.mean(unlikely * sign < 0)), float(np.std(y) / max(float(np.std(x)), 1e-9))
+    opposed = against >= OPPOSED and (2.0 * against - 1.0) * np.sqrt(len(unlikely)) >= SURE_OF_SIGN
+    if not opposed or np.median(unlikely) * sign > -LEAST_SHIFT or (slope - 1.0) * sign < LEAST_TURN:
+        return None
+    text = (
+        f"{np.mean(likely * sign > 0):.0%} of the tokens of 0.5 to 0.98 lean one way ({np.median(likely):+.3f}) and "
+        f"{against:.0%} of those below e^−3 the other ({np.median(unlikely):+.3f}); the trainer's log-odds of tokens "
+        f"above 0.6 spread {slope:.2f} times as far: {_temperature_text(slope)}"
+    )
+    return Hit(text, 0.8, {"temperature": _temperature(slope), "slope": slope, "against": against})
 
 
 def _turns(bands: _Bands, alike: float) -> bool:
@@ -154,8 +182,7 @@ class _Line(NamedTuple):
 
 def _log_odds_line(bands: _Bands) -> _Line | None:
     """Of likely tokens, for which it is straight whatever the other tokens are."""
-    chosen = (bands.middle > np.log(0.6)) & (bands.training < -1e-3) & (bands.rollout < -1e-3)
-    return _line(log_odds(bands.rollout[chosen]), log_odds(bands.training[chosen]), "log-odds of tokens above 0.6")
+    return _line(*bands.log_odds, "log-odds of tokens above 0.6")
 
 
 def _line(x: Array, y: Array, of: str) -> _Line | None:
@@ -174,6 +201,8 @@ def _line(x: Array, y: Array, of: str) -> _Line | None:
 def truncated_sampling(exhibit: Exhibit) -> Hit | None:
     """d is one-sided and bounded: the log of the mass that one side kept. Or the mean ratio is not 1."""
     bands = _bands(exhibit)
+    if _opposed(bands) is not None:
+        return None
     d = bands.d[(np.abs(bands.d) > 1e-4) & (bands.middle < -0.1)]
     if len(d) < LEAST or abs(np.median(d)) < LEAST_SHIFT / 2:
         return None

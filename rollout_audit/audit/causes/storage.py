@@ -17,7 +17,9 @@ DISTINCT = 20
 FIRST = 1024
 """Values that rule a grid out, nearly always"""
 MATTERS = 0.1
-"""Share of the mean |d| that rounding must make up"""
+"""Share of the mean |d| that rounding must make up; of the mean d² where a health limit is passed"""
+SQUARE = 4.0 / 3.0
+"""Mean square of an error that is even up to half a spacing, over its mean size squared"""
 
 
 class _Grid(NamedTuple):
@@ -35,13 +37,16 @@ def low_precision_storage(exhibit: Exhibit) -> Hit | None:
     found = {name: grid for name, values in columns.items() if (grid := _grid_of(values)) is not None}
     if not found:
         return None
-    rounding = sum(_rounding(columns[name], grid) for name, grid in found.items())
-    share = rounding / max(float(np.abs(exhibit.sample.log_ratio).mean()), 1e-12)
+    errors = [_rounding(columns[name], grid) for name, grid in found.items()]
+    rounding, log_ratio = float(sum(e.mean() for e in errors)), exhibit.sample.log_ratio
+    share = rounding / max(float(np.abs(log_ratio).mean()), 1e-12)
+    of_squares = SQUARE * float(sum((e**2).mean() for e in errors)) / max(float((log_ratio**2).mean()), 1e-24)
     names = " and ".join(f"every {name} lies on the {grid.name} grid" for name, grid in found.items())
     text = f"{names}: rounding alone moves d by {rounding:.2g} a token, {min(share, 1.0):.0%} of the mean |d|"
-    brain = any(grid.name == "bfloat16" for grid in found.values())
     figures = {"rounding": rounding, "share_of_mean_abs_d": share, "columns": len(found)}
-    return Hit(text, 0.95, figures, harmless=not brain and share < MATTERS)
+    brain = any(grid.name == "bfloat16" for grid in found.values())
+    matters = of_squares >= MATTERS if exhibit.past_limits else brain or share >= MATTERS
+    return Hit(text, 0.95, figures, harmless=not matters)
 
 
 def _grid_of(values: Array) -> _Grid | None:
@@ -62,7 +67,7 @@ def _on_grid(values: Array, grid: _Grid) -> Flags:
     return np.asarray(scaled == np.rint(scaled))
 
 
-def _rounding(values: Array, grid: _Grid) -> float:
-    """Mean error of rounding to nearest: a quarter of the spacing."""
+def _rounding(values: Array, grid: _Grid) -> Array:
+    """[tokens] mean error of rounding to nearest: a quarter of the spacing."""
     _, exponent = np.frexp(values)
-    return float(np.ldexp(np.where(values != 0, 0.25, 0.0), exponent - grid.bits).mean())
+    return np.asarray(np.ldexp(np.where(values != 0, 0.25, 0.0), exponent - grid.bits))

@@ -22,7 +22,8 @@ __all__ = ["DETECTORS"]
 DETECTORS: tuple[Detector, ...] = (
     Detector("shift_by_one", "error", shift_by_one,
              "√π and √μ correlate by 0.8 or more at a lag other than 0, by less than 0.5 at lag 0 and 0.4 less, five "
-             "standard errors above 0; over all pairs or in two rows. Sound rows correlate by 0.9 and more at lag 0",
+             "standard errors above 0; over all pairs or in two rows (in one: ten standard errors), of a whole row or "
+             "from some eighth on. Sound rows correlate by 0.9 and more at lag 0",
              "rows in another order or another column would not fit at any lag",
              "align one side by that lag: log-probs of position i belong to token i, not i + 1 (look for a double or a "
              "missing shift of labels)"),
@@ -35,7 +36,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("placeholder", "error", placeholder,
              "faults of the data that stand for 'no log-prob': −1, 1, −9999, −1e9 and the like, 0.0 in runs where the "
              "other side is below −1; or −1 exactly on five tokens where the other side is half a nat off",
-             "genuine zeros have the other side near 0 as well; tool or prompt tokens inside the mask stand in runs",
+             "genuine zeros have the other side near 0 as well; tool or prompt tokens inside the mask stand in runs; "
+             "padded rows in another order end in zeros",
              "mask these tokens out, or record their log-probs; --on-fault drop leaves such rows out and counts them"),
     Detector("top1_recorded", "error", top1_recorded,
              "rows in which, of three or more tokens that one side puts below e^−2, four fifths stand a whole nat "
@@ -49,8 +51,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("broken_rows", "error", broken_rows,
              "NaN, infinite, null or constant log-probs; rows that move by less than 0.1 on one side while the other"
              " is off; or up to half of the rows with |d| above 1.5 (and above ten medians) on 30% of their tokens, "
-             "or over one stretch of eight such tokens (or 30% of the row) with one sign throughout. The worst row "
-             "of the recorded runs has 18%",
+             "twice as much on eight and 10% where the other rows have a tenth of that share, or over one stretch of "
+             "eight big ones (or 30% of the row) with one sign throughout. The worst row of the recorded runs has 18%",
              "a shift or an exchange would fit elsewhere; heavy tails are spread over all rows; of a stretch, "
              "log-probs alone cannot tell whether its tokens were sampled: where they are tool output or padding, "
              "the mask is too wide",
@@ -64,7 +66,9 @@ DETECTORS: tuple[Detector, ...] = (
              "one stretch where three of five neighbours have |d| above 1.5, and under 10% of such tokens outside; "
              "with both signs, or one side near 0 throughout, or in more than half of the rows; in three rows and 5%"
              " of them that hold a third of such tokens, or of eight such tokens (or 30% of the row); or eight "
-             "placeholders of 0.0 in runs; or rows that end in constants where there is no mask",
+             "placeholders of 0.0 in runs; or 5% of the rows, three at least, off on one of the two tokens beside an "
+             "edge of the mask (the start, gaps), ten times as often as elsewhere; or rows that end in constants "
+             "where there is no mask",
              "broken rows are off all over, or over a stretch on one side alone, and that in some rows only; heavy "
              "tails are single tokens",
              "set the mask to 0 on prompt, tool output and padding: only sampled tokens have a rollout log-prob"),
@@ -75,7 +79,8 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("temperature", "warning", temperature,
              "85% of the tokens between 0.5 and 0.98 lean one way, unlikely ones the other, and a line through the "
              "log-odds explains half of their squared distance; or a line through log-odds or log-probs explains 90%"
-             " of the variance of their distance; even noise leans 50%, and a line explains little",
+             " of the variance of their distance; or 95% of them lean one way and 60% of those below e^−3 the other "
+             "(three standard errors from a half); even noise leans 50%, and a line explains little",
              "truncated sampling moves sure and unsure tokens by the same amount; stale weights lean no way",
              "let both sides report log-probs at the sampling temperature (vLLM: processed_logprobs); dividing "
              "recorded log-probs by T does not repair them"),
@@ -101,7 +106,8 @@ DETECTORS: tuple[Detector, ...] = (
              "refresh the sampler's weights more often, flush its prefix cache, check that the sync arrives"),
     Detector("low_precision_storage", "warning", low_precision_storage,
              "every value of a column (20 distinct ones at least) lies on the bfloat16 or float16 grid; a float32 does "
-             "so by chance once in 65,536 or 8,192. float16 is info until its rounding makes a tenth of the mean |d|",
+             "so by chance once in 65,536 or 8,192. float16 is info until its rounding makes a tenth of the mean |d|; "
+             "either is where a health limit is passed of which rounding explains less than a tenth (of the mean d²)",
              "a low-precision engine that stores float32 leaves values between the grid points",
              "store log-probs as float32: bfloat16 keeps two to three digits, 0.016 at −4"),
     Detector("heavy_tail", "warning", heavy_tail,

@@ -38,7 +38,7 @@ def test_lag_correlations(noisy: tuple[list[np.ndarray], list[np.ndarray]], lag:
     for i, (t, r) in enumerate(zip(*noisy, strict=True)):
         x, y = np.exp(t / 2), np.exp(r / 2)
         pairs = [(x[j], y[j + lag]) for j in range(len(t)) if 0 <= j + lag < len(t)]
-        assert found.pairs[LAGS.index(lag), i] == len(pairs)
+        assert found.lag_moments[LAGS.index(lag), i, 0] == len(pairs)
         exact = np.corrcoef(np.array(pairs).T)[0, 1] if len(pairs) > 1 else 0.0
         assert found.row_correlations[LAGS.index(lag), i] == pytest.approx(exact, abs=1e-9)
 
@@ -47,7 +47,7 @@ def test_a_gap_in_the_mask_is_no_neighbour(noisy: tuple[list[np.ndarray], list[n
     columns = {name: np.array([0.0, 1.0, 5.0, 6.0]) for name in ("position",)}
     same = {name: np.array([-1.0, -2.0, -0.5, -0.1]) for name in ("training", "rollout")}
     found = SampledRows.of_columns(columns | same | dict.fromkeys(("file", "row", "step"), np.zeros(4)))
-    assert found.pairs[LAGS.index(1), 0] == 2
+    assert found.lag_moments[LAGS.index(1), 0, 0] == 2
 
 
 def test_partners_are_found(noisy: tuple[list[np.ndarray], list[np.ndarray]]) -> None:

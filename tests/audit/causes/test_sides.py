@@ -140,6 +140,19 @@ def test_padding_is_told_from_chance(tmp_path: Path) -> None:
     assert "mask_too_wide" in trial(padded, tmp_path).alarms
 
 
+@pytest.mark.parametrize("tail", [2, 9])
+def test_tokens_of_which_both_sides_are_certain_are_no_padding(tail: int, tmp_path: Path) -> None:
+    """As a top-p that both sides renormalise over leaves them; where no other token is so sure they are padding."""
+
+    def end(t: Array, r: Array) -> tuple[Array, Array]:
+        return np.append(t, np.zeros(tail)), np.append(r, np.zeros(tail))
+
+    padded = trial(engines().map(end, range(5)), tmp_path)
+    assert padded.alarms == ["mask_too_wide"]
+    sure = engines().map(lambda t, r: (np.where(r > -0.02, 0.0, t), np.where(r > -0.02, 0.0, r)))
+    assert not trial(sure.map(end, range(5)), tmp_path).alarms
+
+
 def named(fault: str, base: str, strength: float, folder: Path) -> Trial:
     inject = next(f for f in FAULTS if f.name == fault).inject
     return trial(inject(sound(base), strength, np.random.default_rng(5)), folder)
@@ -151,3 +164,11 @@ def test_scattered_clusters_of_a_heavy_tail_are_no_stretch(base: str, strength: 
     alarms = named("routing in groups of one text", base, strength, tmp_path).alarms
     assert alarms[0] == "heavy_tail"
     assert not {"broken_rows", "mask_too_wide"} & set(alarms)
+
+
+def test_noise_is_not_said_of_rows_that_are_left_out(tmp_path: Path) -> None:
+    """A log-prob above 0 is an error that speaks for no cause."""
+    spoilt = engines().map(lambda t, r: (t, np.append(0.7, r[1:])), [4, 9])
+    name, text, _ = first(spoilt, tmp_path)
+    assert name == "precision_noise"
+    assert text.startswith("beside 2 faults of the data, in the rows that are left: even noise: mean |d| ")

@@ -196,6 +196,7 @@ def _count(was: float, now: float, got: Figure) -> tuple[Verdict | None, str]:
 _WORSE: Mapping[str, Callable[[float, float], bool]] = {
     "higher": lambda was, now: now > was,
     "lower": lambda was, now: now < was,
+    "above 0": lambda was, now: max(now, 0.0) > max(was, 0.0),
     "away from 0": lambda was, now: abs(now) >= abs(was),
     "away from 1": lambda was, now: abs(now - 1.0) >= abs(was - 1.0),
     "neither": lambda was, now: True,  # noqa: ARG005

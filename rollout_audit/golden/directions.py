@@ -18,6 +18,7 @@ REMOVED_OR_CHANGED = r"frac|mask|clip|veto|catastrophic|oob_ratio|outlier"
 COMPLEMENT: dict[Worse, Worse] = {
     "higher": "lower",
     "lower": "higher",
+    "above 0": "neither",
     "away from 0": "away from 1",
     "away from 1": "away from 0",
     "neither": "neither",
@@ -34,7 +35,8 @@ _PATTERNS: tuple[tuple[str, Worse], ...] = (
     (r"[_/]std$|max_deviation$|abs_diff|tis_abs$|mult_prob_error|js_divergence|logp_difference|logprob_diff", "higher"),
     (REMOVED_OR_CHANGED, "higher"),
     # Signed
-    (r"log_ppl_diff|chi2|train_infer_diff|approx_kl|ppo_kl|_k1_", "away from 0"),
+    (r"chi2", "above 0"),
+    (r"log_ppl_diff|train_infer_diff|approx_kl|ppo_kl|_k1_", "away from 0"),
     (r"kl|_k2_|_k3_", "higher"),
     (r"ppl_ratio|rollout_[ir]s_|is_ratio|importance_sampling_ratio|train_infer_ratio", "away from 1"),
     (r"weight|batch_norm_factor|/tis$", "away from 1"),

@@ -16,6 +16,7 @@ STATUS = {0: "ok", 1: "critical", 2: "unmeasured"}
 DIRECTIONS = {
     "higher": "up is worse",
     "lower": "down is worse",
+    "above 0": "up above 0 is worse",
     "away from 0": "away from 0 is worse",
     "away from 1": "away from 1 is worse",
     "neither": "any change is worse",

@@ -18,7 +18,7 @@ __all__ = ["CATALOGUE", "MetricEntry", "explanation", "limits_text"]
 
 Family = Literal["mismatch", "correction"]
 Unit = Literal["token", "sequence", "token or sequence", "count", "dump"]
-Worse = Literal["higher", "lower", "away from 0", "away from 1", "neither"]
+Worse = Literal["higher", "lower", "above 0", "away from 0", "away from 1", "neither"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,16 @@ _MISMATCH: tuple[tuple[str, Unit, str, str, Worse, str, str], ...] = (
      "verl, training/rollout_probs_diff_max"),
     ("prob_pearson", "token", "correlation of π and μ, in probability", "[−1, 1]", "lower",
      "Above 0.99 between healthy engines.", "verl, training/rollout_actor_probs_pearson_corr"),
-    ("chi2_token", "token", "mean ρ² − 1", "[−1, ∞)", "away from 0",
+    ("chi2_token", "token", "mean ρ² − 1", "[−1, ∞)", "above 0",
      "Variance that token weights bring in; estimates χ²(π‖μ).", VERL),
-    ("log1p_chi2_token", "token", "log mean ρ²", REAL, "away from 0", "chi2_token where it would overflow.", OURS),
-    ("chi2_rel_token", "token", "mean ρ² / (mean ρ)² − 1", POSITIVE, "away from 0",
+    ("log1p_chi2_token", "token", "log mean ρ²", REAL, "above 0", "chi2_token where it would overflow.", OURS),
+    ("chi2_rel_token", "token", "mean ρ² / (mean ρ)² − 1", POSITIVE, "higher",
      "chi2_token without the part that comes from a mean other than 1; 1/ess − 1.", OURS),
-    ("chi2_seq", "sequence", "mean (Πρ)² − 1", "[−1, ∞)", "away from 0",
+    ("chi2_seq", "sequence", "mean (Πρ)² − 1", "[−1, ∞)", "above 0",
      "Variance that whole-response weights bring in; grows with length.", VERL),
-    ("log1p_chi2_seq", "sequence", "log mean (Πρ)²", REAL, "away from 0", "chi2_seq where it would overflow.",
+    ("log1p_chi2_seq", "sequence", "log mean (Πρ)²", REAL, "above 0", "chi2_seq where it would overflow.",
      OURS),
-    ("chi2_rel_seq", "sequence", "mean (Πρ)² / (mean Πρ)² − 1", POSITIVE, "away from 0",
+    ("chi2_rel_seq", "sequence", "mean (Πρ)² / (mean Πρ)² − 1", POSITIVE, "higher",
      "chi2_seq without the part that comes from a mean other than 1.", OURS),
     ("tokens_past_clamp", "count", "tokens with |d| > 20", "0, 1, 2, …", "higher",
      "Tokens whose log-ratio trainers clamp before exp.", VERL),

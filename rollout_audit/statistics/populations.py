@@ -39,7 +39,8 @@ def pieces(weight: Weight) -> tuple[Piece, ...]:
         return listed
     last = next(piece for piece in listed if piece.upper >= weight.overflow)
     below = [piece for piece in listed if piece.upper < weight.overflow]
-    return (*below, Piece(weight.overflow, last.value), Piece(math.inf, overflown_weight(weight)))
+    above = [Piece(piece.upper, overflown_weight(weight)) for piece in listed if piece.upper > weight.overflow]
+    return (*below, Piece(weight.overflow, last.value), *above)
 
 
 def _bounded_pieces(weight: Weight) -> tuple[Piece, ...]:

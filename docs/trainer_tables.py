@@ -25,7 +25,6 @@ from rollout_audit.corrections.model import (
     Weight,
 )
 from rollout_audit.trainers.base import Trainer
-from rollout_audit.trainers.expression import Expression
 from rollout_audit.trainers.registry import TRAINERS, get_trainer
 
 __all__ = ["agreement", "expressible", "quirks"]
@@ -113,7 +112,7 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _can(trainer: Trainer[Any], correction: Correction) -> bool:
-    return isinstance(trainer.express(correction), Expression)
+    return trainer.expressed(correction) is not None
 
 
 def _first(trainer: Trainer[Any], weights: Iterable[Weight], rules: tuple[Rule, ...], **more: Any) -> Correction | None:

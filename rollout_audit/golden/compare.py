@@ -165,7 +165,8 @@ def _row(key: FigureKey, expected: Figure, got: Figure, tolerance: Tolerance) ->
     allowed = _allowed(tolerance, was)
     difference = max(-sys.float_info.max, min(now - was, sys.float_info.max))
     exact = is_counted(key.name) and allowed == 0
-    verdict, note = _count(was, now, got) if exact else _within(abs(difference) <= allowed)
+    below = tolerance.direction == "above 0" and max(was, now) <= 0.0
+    verdict, note = _count(was, now, got) if exact else _within(below or abs(difference) <= allowed)
     if verdict is None:
         verdict = "worse" if _is_worse(was, now, tolerance.direction) else "better"
     return Comparison(key, was, now, difference, allowed, tolerance.direction, verdict, note)

@@ -85,9 +85,8 @@ def default_tolerance(metric: str) -> Tolerance:
 
 
 def is_held(metric: str, recorded: Mapping[str, Tolerance], asked: Mapping[str, Mapping[str, object]]) -> bool:
-    """Whether a golden file holds it: what looks at one policy alone only where somebody has set a tolerance for it."""
-    set_before = metric in recorded and recorded[metric] != default_tolerance(metric)
-    return metric in asked or set_before or not is_of_one_side(metric)
+    """Whether a golden file holds it: what looks at one policy alone only where it has or is given a tolerance."""
+    return metric in asked or metric in recorded or not is_of_one_side(metric)
 
 
 def tolerances_for(

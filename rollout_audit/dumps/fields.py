@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 __all__ = [
     "FIELDS",
     "FIELD_NAMES",
+    "LEADS",
     "LOG_PROBS",
+    "NAMES",
     "TRAINING",
     "Field",
     "Kind",
@@ -155,8 +157,12 @@ FIELDS: tuple[Field, ...] = (
 
 LOG_PROBS = ("rollout_log_probs", "old_log_probs")
 """What a dump needs, the second also under the name of `log_probs`"""
+LEADS = ("rollout_log_probs", "old_log_probs", "log_probs")
+"""Fields that may say how many tokens a row has, the first that is there"""
 TRAINING = {"old_log_probs", "log_probs"}
 FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in FIELDS)
+NAMES: Mapping[str, tuple[str, ...]] = {field.name: (field.name, *field.aliases) for field in FIELDS}
+"""field → the columns that may hold it, best first"""
 
 
 def resolve_fields(

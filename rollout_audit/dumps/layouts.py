@@ -51,6 +51,8 @@ class Layout:
     """the tensor whose last 1 ends it in padded rows"""
     stop_optional: bool = False
     """without `stop` padded rows end with the last 1 of `start`"""
+    prompts: bool = False
+    """a row begins with its prompt, which is no part of the response: lists are cut there as tensors are"""
     masks: tuple[str, ...] = ()
     """tensors whose product is the response mask"""
     right_aligned: bool = False
@@ -93,6 +95,7 @@ LAYOUTS: Mapping[str, Layout] = {
             packed=False,
             start="response_mask",
             stop="attention_mask",
+            prompts=True,
             masks=("response_mask",),
             right_aligned=True,
             fields={"token_ids": "input_ids"},
@@ -102,6 +105,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "AReaL after advantages are computed, [B, T] or packed: log-probs and mask stand at the token before",
             start="loss_mask",
             stop="attention_mask",
+            prompts=True,
             stop_optional=True,
             masks=("loss_mask",),
             unrolled=("input_ids", "versions", "attention_mask"),
@@ -112,6 +116,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "AReaL before that, [B, T] or packed: only prox_logp stands at the token before",
             start="loss_mask",
             stop="attention_mask",
+            prompts=True,
             stop_optional=True,
             masks=("loss_mask",),
             rolled=("prox_logp",),
@@ -166,6 +171,8 @@ def _doubt(tensors: Mapping[str, Tensor], lead: Tensor) -> str | None:
     """Why only a person can say where a token's values stand."""
     if text := areal_doubt(tensors):
         return text
+    if "response_mask" in tensors and tensors["response_mask"].shape == lead.shape:
+        return None
     masks = [tensors[name] for name in MASKS if name in tensors]
     wider = next((t for t in masks if len(lead.shape) == 2 and t.shape == (lead.shape[0], lead.shape[1] + 1)), None)
     return roll_doubt(f"{wider.name} {list(wider.shape)}", f"{lead.name} {list(lead.shape)}") if wider else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollout_audit.dumps.chunk import Finding
+from rollout_audit.dumps.fields import NAMES
 from rollout_audit.dumps.opening import is_text_of_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rollout_audit.dumps.opening import FileInfo
+    from rollout_audit.dumps.fields import NAMES
+from rollout_audit.dumps.opening import FileInfo
 
 __all__ = ["notes_on"]
 
@@ -38,11 +40,12 @@ def _mask_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
     if without:
         text = f"no response mask in {len(without)} of {len(infos)} files: every token counts as the response"
         yield Finding("no_mask", "info", text, without[0], count=len(without))
-    double = [info for info in infos if _other_mask(info)]
+    double = [(info, other) for info in infos if (other := _other_mask(info))]
     if double:
-        used = double[0].fields["response_mask"].column
-        text = f"both {used!r} and 'loss_mask' are there: {used!r} is used (else --map response_mask=loss_mask)"
-        yield Finding("two_masks", "info", text, double[0].file.name, count=len(double))
+        info, other = double[0]
+        used = info.fields["response_mask"].column
+        text = f"both {used!r} and {other!r} are there: {used!r} is used (else --map response_mask={other})"
+        yield Finding("two_masks", "info", text, info.file.name, count=len(double))
 
 
 def _id_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
@@ -55,10 +58,13 @@ def _id_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
         yield Finding("no_token_ids", "info", what, info.file.name, count=len({info.file.name for info, _ in text}))
 
 
-def _other_mask(info: FileInfo) -> bool:
+def _other_mask(info: FileInfo) -> str | None:
+    """The alias of a mask beside the one of this tool's name."""
     used = info.fields.get("response_mask")
-    names = {column.name for column in info.columns}
-    return used is not None and used.origin == "exact" and used.column != "loss_mask" and "loss_mask" in names
+    if used is None or used.origin != "exact":
+        return None
+    lists = {column.name for column in info.columns if column.is_list}
+    return next((name for name in NAMES["response_mask"][1:] if name in lists), None)
 
 
 def _type_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from rollout_audit.dumps.columns import ColumnInfo
 from rollout_audit.dumps.discovery import DumpFile, discover_finished
 from rollout_audit.dumps.fields import (
     FIELDS,
+    LEADS,
     LOG_PROBS,
     TRAINING,
     Mapped,
@@ -36,7 +37,6 @@ __all__ = ["FileInfo", "found_files", "is_text_of_ids", "reopened"]
 
 _NAMED = 3
 """files that an error lists"""
-LEADS = ("rollout_log_probs", "old_log_probs", "log_probs")
 _LISTS = {field.name for field in FIELDS if field.kind == "token"}
 _NAMES_OF_IDS = next(field.aliases for field in FIELDS if field.name == "token_ids")
 _NUMERIC = {*_LISTS, "advantages", "reward", "step"}
@@ -73,6 +73,11 @@ class FileInfo:
     def lead(self) -> str:
         """The column that says how many tokens a row has."""
         return next(self.fields[name].column for name in LEADS if name in self.fields)
+
+    @property
+    def own_map(self) -> dict[str, str]:
+        """Field → column of this file, as found: what `open_source` needs to read it the same way again."""
+        return {name: mapped.column for name, mapped in self.fields.items() if mapped.origin == "map"}
 
     def column(self, name: str) -> ColumnInfo:
         return next(column for column in self.columns if column.name == name)
@@ -147,7 +152,7 @@ def _inform(
     partial: bool,
     lacks: str = "",
 ) -> FileInfo:
-    source = open_source(file, layout)
+    source = open_source(file, layout, field_map)
     if file.format == "parquet":
         file = replace(file, format=recognise("parquet", [column.name for column in source.columns]))
     named = {*field_map.values(), *source.fields.values()}
@@ -181,7 +186,7 @@ def reopened(info: FileInfo, layout: str | None) -> Source:
     Raises:
         UnreadableFileError: it is no longer the file that it was.
     """
-    source = open_source(info.file, layout)
+    source = open_source(info.file, layout, info.own_map)
     if info.own_digest and _digest(info.file, source) != info.own_digest:
         raise UnreadableFileError(
             f"{info.file.name}: changed since the dump was opened; open it again when nothing writes to it any more"

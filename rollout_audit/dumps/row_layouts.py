@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, counts_by_row, flagged, offsets_of
-from rollout_audit.dumps.fields import named_log_probs
+from rollout_audit.dumps.fields import LEADS, NAMES
 from rollout_audit.dumps.layouts import (
     LAYOUTS,
     MASKS,
@@ -31,48 +31,57 @@ if TYPE_CHECKING:
 
 __all__ = ["laid_out"]
 
-_LEADS = named_log_probs(["rollout_log_probs"])
-_FLOATS = {"float16", "bfloat16", "float32", "float64"}
 _ALIGNED = "; --layout padded where index t of every column is of one token"
 
 
-def laid_out(source: Source, asked: str | None, where: str) -> Source:
+def laid_out(source: Source, asked: str | None, where: str, field_map: Mapping[str, str]) -> Source:
     """The rows as their layout has them: the one asked for where they have its columns, else the one names tell.
+
+    A layout that only names tell does not overrule the mask of this tool's name.
+
+    Args:
+        field_map: field → column, as `--map` gives it.
 
     Raises:
         UsageError: the names leave two readings.
     """
     lists = [column.name for column in source.columns if column.is_list]
-    lead = _lead(source)
+    lead = _lead(lists, field_map)
     if lead is None:
         return source
-    told, doubt = told_by_names(lists), _doubt(source, lists, lead)
+    mask = field_map.get("response_mask", "response_mask")
+    told, doubt = told_by_names(lists), _doubt(source, lists, lead, mask)
     wanted = LAYOUTS[asked] if asked else None
     if wanted and (set(needs(wanted)) <= set(lists) if wanted.start else (told or doubt)):
         return LaidOutRows(source, wanted, lead, where, takes_layout=True)
     if told:
-        return LaidOutRows(source, told, lead, where)
+        return source if "response_mask" in lists else LaidOutRows(source, told, lead, where)
     if doubt:
         raise UsageError(f"{where}: {doubt}{_ALIGNED}")
     return source
 
 
-def _lead(source: Source) -> str | None:
-    """The rollout's log-probs; with `--map` in play, the first list of fractions."""
-    fractions = [column.name for column in source.columns if column.is_list and column.element in _FLOATS]
-    return next((name for name in fractions if name in _LEADS), next(iter(fractions), None))
+def _lead(lists: Collection[str], field_map: Mapping[str, str]) -> str | None:
+    """The rollout's log-probs, else the trainer's: by the map, else the name, else an alias."""
+    names = (name for field in LEADS for name in (field_map.get(field), *NAMES[field]))
+    return next((name for name in names if name in lists), None)
 
 
-def _doubt(source: Source, lists: Collection[str], lead: str) -> str | None:
+def _doubt(source: Source, lists: Collection[str], lead: str, mask: str) -> str | None:
     if text := areal_doubt(lists):
         return text
+    if mask in lists and source.values(mask) == source.values(lead):
+        return None
     one_more = source.values(lead) + source.rows if source.rows else -1
     wider = next((name for name in MASKS if name in lists and source.values(name) == one_more), None)
     return roll_doubt(wider, lead) if wider else None
 
 
 class LaidOutRows:
-    """Rows of another source, cut to the responses; a row whose lists are of other lengths stays whole, as a fault."""
+    """Rows of another source under the layout's mask, and without their prompts where the layout has some in a row.
+
+    A row whose lists are of other lengths stays whole, as a fault.
+    """
 
     def __init__(self, source: Source, layout: Layout, lead: str, where: str, *, takes_layout: bool = False) -> None:
         self._source = source
@@ -149,7 +158,7 @@ class LaidOutRows:
     def _kept(self, grid: Mapping[str, Ragged], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[tokens of the log-probs] which belong to a response."""
         layout, offsets = self._layout, offsets_of(lengths)
-        if layout.start is None:
+        if layout.start is None or not layout.prompts:
             return np.ones(int(offsets[-1]), np.bool_)
         begins = _flags(grid[layout.start], lengths)
         if layout.stop is not None and layout.stop in grid:

@@ -17,50 +17,53 @@ if TYPE_CHECKING:
 __all__ = ["open_source"]
 
 
-def open_source(file: DumpFile, layout: str | None = None) -> Source:
+def open_source(file: DumpFile, layout: str | None = None, field_map: Mapping[str, str] | None = None) -> Source:
     """Open one file; reads its footer or header where the format has one, else as much as says what rows there are.
+
+    Args:
+        field_map: field → column, as `--map` gives it: which column the layout of rows goes by.
 
     Raises:
         UnreadableFileError: damaged, or not of the format it is taken for.
         UsageError: the layout of tensors cannot be told, or is not the one asked for.
     """
-    return _READERS[file.format](file, layout)
+    return _READERS[file.format](file, layout, field_map or {})
 
 
-def _parquet(file: DumpFile, layout: str | None) -> Source:
+def _parquet(file: DumpFile, layout: str | None, field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.parquet import ParquetSource
     from rollout_audit.dumps.row_layouts import laid_out
 
-    return laid_out(ParquetSource(file), layout, file.name)
+    return laid_out(ParquetSource(file), layout, file.name, field_map)
 
 
-def _safetensors(file: DumpFile, layout: str | None) -> Source:
+def _safetensors(file: DumpFile, layout: str | None, _field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.tensors import TensorSource
 
     return TensorSource.of(file, layout)
 
 
-def _npz(file: DumpFile, layout: str | None) -> Source:
+def _npz(file: DumpFile, layout: str | None, _field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.stores import npz_store
     from rollout_audit.dumps.tensors import TensorSource
 
     return TensorSource(file, npz_store(file), layout)
 
 
-def _torch(file: DumpFile, layout: str | None) -> Source:
+def _torch(file: DumpFile, layout: str | None, field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.formats.plain import source_of
     from rollout_audit.dumps.torch_files import load_tensors
 
-    return source_of(file, load_tensors(file), layout)
+    return source_of(file, load_tensors(file), layout, field_map)
 
 
-def _plain_jsonl(file: DumpFile, layout: str | None) -> Source:
+def _plain_jsonl(file: DumpFile, layout: str | None, field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.row_layouts import laid_out
 
-    return laid_out(_jsonl("plain", file, None), layout, file.name)
+    return laid_out(_jsonl("plain", file, None, {}), layout, file.name, field_map)
 
 
-def _jsonl(module: str, file: DumpFile, _layout: str | None) -> Source:
+def _jsonl(module: str, file: DumpFile, _layout: str | None, _field_map: Mapping[str, str]) -> Source:
     from importlib import import_module
 
     from rollout_audit.dumps.jsonl import JsonlSource
@@ -69,19 +72,19 @@ def _jsonl(module: str, file: DumpFile, _layout: str | None) -> Source:
     return JsonlSource(file, dialect.unpack, dialect.FIELDS)
 
 
-def _slime(file: DumpFile, _layout: str | None) -> Source:
+def _slime(file: DumpFile, _layout: str | None, _field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.formats.slime import TRAIN_FIELDS, train_rows
 
     return _rows_of(file, lambda contents: train_rows(contents[0][1]), TRAIN_FIELDS)
 
 
-def _slime_rollout(file: DumpFile, _layout: str | None) -> Source:
+def _slime_rollout(file: DumpFile, _layout: str | None, _field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.formats.slime import ROLLOUT_FIELDS, rollout_rows
 
     return _rows_of(file, lambda contents: rollout_rows(contents[0][1]), ROLLOUT_FIELDS)
 
 
-def _miles(file: DumpFile, _layout: str | None) -> Source:
+def _miles(file: DumpFile, _layout: str | None, _field_map: Mapping[str, str]) -> Source:
     from rollout_audit.dumps.formats.miles import FIELDS, merged_rows
 
     return _rows_of(file, merged_rows, FIELDS)
@@ -107,7 +110,7 @@ def _rows_of(
     return RecordSource(records, where=file.name, footer=footer, step=step, fields=fields)
 
 
-_READERS: Mapping[str, Callable[[DumpFile, str | None], Source]] = {
+_READERS: Mapping[str, Callable[[DumpFile, str | None, Mapping[str, str]], Source]] = {
     "parquet": _parquet,
     "miles-dashboard": _parquet,
     "safetensors": _safetensors,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_audit.dumps.columns import Batch, ColumnInfo, Ragged, Scalars, as_wide, counts_by_row, offsets_of
-from rollout_audit.dumps.fields import FIELDS, TRAINING
+from rollout_audit.dumps.fields import FIELDS, NAMES, TRAINING
 from rollout_audit.dumps.layouts import Layout, layout_of, mask_column, moved, response_places
 from rollout_audit.dumps.naming import step_in_metadata
 from rollout_audit.dumps.stores import SafetensorsStore
@@ -32,8 +32,7 @@ _ELEMENTS = {**_FLOATS, **_WHOLE, "BOOL": "bool", "TEXT": "text"}
 
 _OFFSETS = "cu_seqlens"
 _LENGTHS = ("lengths", "response_lengths")
-_NAMES = {field.name: (field.name, *field.aliases) for field in FIELDS}
-_LEAD_NAMES = _NAMES["rollout_log_probs"]
+_LEAD_NAMES = NAMES["rollout_log_probs"]
 _ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in (field.name, *field.aliases)}
 
 
@@ -285,10 +284,10 @@ class TensorSource:
         """
         if self._width is None or (self._layout and self._layout.start) or {*_LENGTHS, _OFFSETS} & self._tensors.keys():
             return None
-        trained = [name for side in sorted(TRAINING) for name in _NAMES[side]]
+        trained = [name for side in sorted(TRAINING) for name in NAMES[side]]
         if not all(any(name in self._tensors for name in side) for side in (_LEAD_NAMES, trained)):
             return None
-        masks = (self._tensors[name] for name in _NAMES["response_mask"] if name in self._tensors)
+        masks = (self._tensors[name] for name in NAMES["response_mask"] if name in self._tensors)
         return next((mask for mask in masks if mask.shape == self._lead.shape), None)
 
     def _packed_rows(self, lead: Tensor, lengths: NDArray[np.int64] | None) -> NDArray[np.int64]:

@@ -68,7 +68,7 @@ def _equal(one: Sequence[NDArray[np.float64]], two: Sequence[NDArray[np.float64]
 def _rows(info: FileInfo, names: Iterable[str], layout: str | None) -> Iterator[list[NDArray[np.float64]]]:
     columns = [info.fields[name].column for name in names]
     groups = range(len(info.row_groups))
-    source = open_source(info.file, layout)
+    source = open_source(info.file, layout, info.own_map)
     for batch in source.batches(set(columns), size_by=info.lead, chunk_tokens=_CHUNK, row_groups=groups):
         lists = [column for name in columns if isinstance(column := batch.columns[name], Ragged)]
         for row in range(batch.rows):

@@ -423,6 +423,23 @@ def test_a_tensor_of_other_rows_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("rollout_log_probs", "old_log_probs"), ("ours", "theirs")])
+def test_tensors_of_no_field_do_not_say_how_many_rows_there_are(names: tuple[str, str], tmp_path: Path) -> None:
+    others = {
+        "cu_seqlens": torch.tensor([0, 3, 6, 7]),
+        "loss_curve": torch.arange(100.0),
+        "ema": torch.zeros(0),
+        "names": ["a", "b"],
+        "config": {"lr": 1.0},
+    }
+    field_map = dict(zip(("rollout_log_probs", "old_log_probs"), names, strict=True))
+    torch.save({**others, **dict.fromkeys(names, UNEVEN)}, tmp_path / "a.pt")
+    rows = list(ra.open_dump(tmp_path, field_map=field_map).rows())
+    assert [r.rollout_log_probs.tolist() for r in rows] == [row.tolist() for row in UNEVEN]
+    with pytest.raises(UnreadableFileError, match=r"different numbers of rows .*loss_curve 100"):
+        ra.open_dump(tmp_path, field_map=field_map | {"advantages": "loss_curve"})
+
+
+@pytest.mark.parametrize("names", [("rollout_log_probs", "old_log_probs"), ("ours", "theirs")])
 @pytest.mark.parametrize("form", ["padded", "packed"])
 def test_a_batch_of_tensors_stays_one_beside_uneven_lists(form: str, names: tuple[str, str], tmp_path: Path) -> None:
     flat = torch.arange(6) * -0.125

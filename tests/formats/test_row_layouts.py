@@ -23,8 +23,10 @@ BATCHES = {
     "trl/generation_batch.safetensors": None,
     "roll/step_000000.safetensors": "roll",
     "areal/train_batch.safetensors": "areal",
-    "skyrl": None,
+    "skyrl": "skyrl",
 }
+PROMPTS = ("roll", "areal")
+"""formats whose rows begin with the prompt, which is cut off"""
 TOKEN_FIELDS = ("rollout_log_probs", "old_log_probs", "response_mask", "token_ids", "advantages")
 
 
@@ -63,6 +65,11 @@ def told(dump: ra.Dump, *, chunk_tokens: int = 2**19) -> list[list[Any]]:
     ]
 
 
+def counted(rows: list[list[Any]]) -> list[list[Any]]:
+    """The values under the mask."""
+    return [[None if v is None else [x for x, m in zip(v, row[2], strict=True) if m] for v in row] for row in rows]
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "pt"])
 @pytest.mark.parametrize("name", BATCHES)
 def test_rows_say_what_the_batch_says(name: str, kind: str, tmp_path: Path) -> None:
@@ -70,10 +77,81 @@ def test_rows_say_what_the_batch_says(name: str, kind: str, tmp_path: Path) -> N
     whole = ra.open_dump(source, layout=layout)
     path = save(rows_of(source), kind, tmp_path)
     dump = ra.open_dump(path, layout=layout)
-    assert told(dump) == told(whole)
-    assert told(dump, chunk_tokens=600) == told(whole)
+    assert counted(told(dump)) == counted(told(whole))
+    stored = told(whole) if name.startswith(PROMPTS) else told(dump)
+    assert told(dump) == stored
+    assert told(dump, chunk_tokens=600) == stored
     ra.convert_dump(dump, tmp_path / "native")
-    assert told(ra.open_dump(tmp_path / "native")) == told(whole)
+    assert told(ra.open_dump(tmp_path / "native")) == stored
+
+
+HALVES = [-0.5, -1.0, -1.5, -2.0]
+MASKED = {"head": [0, 0, 1, 1], "tail": [1, 1, 0, 0], "nothing": [0, 0, 0, 0]}
+NAMED = {
+    "trl": ("sampling_per_token_logps", "old_per_token_logps", "completion_mask", "tool_mask"),
+    "skyrl": ("rollout_logprobs", "action_log_probs", "loss_mask", "response_mask"),
+}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "pt"])
+@pytest.mark.parametrize("layout", NAMED)
+def test_rows_keep_their_length_under_the_mask(layout: str, kind: str, tmp_path: Path) -> None:
+    rollout, old, mask, other = NAMED[layout]
+    rows = [
+        {rollout: HALVES, old: [x - 0.25 for x in HALVES], mask: values, other: [1] * 4} for values in MASKED.values()
+    ]
+    path = save([{n: torch.tensor(v) for n, v in row.items()} for row in rows], kind, tmp_path)
+    dump = ra.open_dump(path, layout=layout)
+    assert [row[0] for row in told(dump)] == [HALVES] * 3
+    assert [row[2] for row in told(dump)] == [[bool(x) for x in values] for values in MASKED.values()]
+    applied = list(ra.apply_correction(dump, "decoupled_token_is"))
+    assert [len(weights) for _, weights, _ in applied] == [4, 4, 4]
+    assert [kept.tolist() for _, _, kept in applied] == [[bool(x) for x in values] for values in MASKED.values()]
+
+
+@pytest.mark.parametrize("layout", NAMED)
+def test_the_mask_of_this_tools_name_counts_unless_the_layout_is_asked_for(layout: str, tmp_path: Path) -> None:
+    rollout, old, mask, _ = NAMED[layout]
+    row = {rollout: HALVES, old: HALVES, mask: [1, 1, 1, 1], "response_mask": [1, 0, 1, 1]}
+    path = save([row], "jsonl", tmp_path)
+    dump = ra.open_dump(path)
+    assert told(dump)[0][2] == [True, False, True, True]
+    (finding,) = [f for f in inspect_dump(dump).findings if f.kind == "two_masks"]
+    assert f"both 'response_mask' and '{mask}' are there: 'response_mask' is used" in finding.message
+    assert told(ra.open_dump(path, layout=layout))[0][2] == [True] * 4
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "pt"])
+@pytest.mark.parametrize(
+    ("other", "rollout", "field_map"),
+    [
+        ("logprobs", "rollout_log_probs", {}),
+        ("values", "lp_v", {"rollout_log_probs": "lp_v"}),
+        ("entropy", "infer_logprobs", {}),
+        ("rollout_log_probs", "lp_v", {"rollout_log_probs": "lp_v"}),
+    ],
+)
+def test_only_the_log_probs_that_are_read_say_whether_rows_are_shifted(
+    other: str, rollout: str, field_map: dict[str, str], kind: str, tmp_path: Path
+) -> None:
+    shorter = {other: HALVES[:-1], rollout: HALVES, "old_log_probs": HALVES, "loss_mask": [1, 0, 1, 1]}
+    dump = ra.open_dump(save([shorter], kind, tmp_path), field_map=field_map)
+    assert told(dump)[0][:3] == [HALVES, HALVES, [True, False, True, True]]
+    longer = {other: [*HALVES, -9.0], rollout: HALVES, "old_log_probs": HALVES, "loss_mask": [0, 1, 0, 1, 1]}
+    with pytest.raises(ra.UsageError, match=f"loss_mask is one wider than {rollout}: "):
+        ra.open_dump(save([longer], kind, tmp_path), field_map=field_map)
+
+
+@pytest.mark.parametrize("spare", ["loss_mask", "action_mask"])
+@pytest.mark.parametrize("form", ["rows", "batch"])
+def test_a_spare_mask_raises_no_doubt_beside_one_that_fits(form: str, spare: str, tmp_path: Path) -> None:
+    row = {"rollout_log_probs": HALVES, "old_log_probs": HALVES, "response_mask": [1, 0, 1, 1], spare: [0, 1, 0, 1, 1]}
+    path = tmp_path / "a.npz"
+    if form == "rows":
+        path = save([row, row], "parquet", tmp_path)
+    else:
+        np.savez(path, **{n: np.array([v, v]) for n, v in row.items()})
+    assert [one[2] for one in told(ra.open_dump(path))] == [[True, False, True, True]] * 2
 
 
 AREAL = [
@@ -112,7 +190,7 @@ def test_a_row_without_a_tool_mask_called_no_tool(tmp_path: Path) -> None:
     assert all(rows[2]["tool_mask"])
     rows[2]["tool_mask"] = None
     whole = told(ra.open_dump(HERE / "trl/generation_batch_tools.safetensors"))
-    assert told(ra.open_dump(save(rows, "jsonl", tmp_path))) == whole
+    assert counted(told(ra.open_dump(save(rows, "jsonl", tmp_path)))) == counted(whole)
 
 
 def test_lists_of_other_lengths_stay_a_fault(tmp_path: Path) -> None:

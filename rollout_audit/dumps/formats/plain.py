@@ -12,7 +12,7 @@ from rollout_audit.dumps.fields import LOG_PROBS, named_log_probs
 from rollout_audit.errors import NothingToAuditError, UnreadableFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from rollout_audit.dumps.columns import Source
     from rollout_audit.dumps.discovery import DumpFile
@@ -28,7 +28,7 @@ def unpack(record: Record) -> dict[str, Any]:
     return dict(record)
 
 
-def source_of(file: DumpFile, content: Any, layout: str | None) -> Source:
+def source_of(file: DumpFile, content: Any, layout: str | None, field_map: Mapping[str, str]) -> Source:
     """A list of dictionaries is rows; a dictionary is a batch where its log-probs are tensors, else columns of rows.
 
     Raises:
@@ -44,29 +44,34 @@ def source_of(file: DumpFile, content: Any, layout: str | None) -> Source:
     footer = zip_footer(file.path)
     if isinstance(content, dict):
         content = {name: _unbound(value) for name, value in content.items() if isinstance(name, str)}
-    if (rows := _rows(file, content)) is not None:
+    if (rows := _rows(file, content, set(field_map.values()))) is not None:
         if not rows:
             raise NothingToAuditError(f"{file.name}: zero rows, nothing to audit; name a dump that has some")
-        return laid_out(RecordSource(rows, where=file.name, footer=footer), layout, file.name)
+        return laid_out(RecordSource(rows, where=file.name, footer=footer), layout, file.name, field_map)
     return TensorSource(file, ArrayStore(_arrays(file, content), footer), layout)
 
 
-def _rows(file: DumpFile, content: Any) -> list[Record] | None:
-    """One dictionary a row, None where the content is a batch of tensors."""
+def _rows(file: DumpFile, content: Any, mapped: Collection[str]) -> list[Record] | None:
+    """One dictionary a row, None where the content is a batch of tensors.
+
+    Known and mapped columns say how many rows there are; of the others those that have no more and no fewer are kept.
+    """
     if isinstance(content, list) and all(isinstance(row, dict) for row in content):
         return content
     if not isinstance(content, dict):
         raise UnreadableFileError(
             f"{file.path}: holds a {type(content).__name__}; expected tensors by name, or a list of rows"
         )
-    if not any(_is_list_of_rows(value) for value in _told_by(content)):
+    if not any(_is_list_of_rows(value) for value in _told_by(content, mapped)):
         return [] if content and all(isinstance(value, list) and not value for value in content.values()) else None
     sizes = {name: size for name, value in content.items() if (size := _rows_in(value)) is not None}
-    if len(set(sizes.values())) > 1:
-        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    deciding = {name: size for name, size in sizes.items() if name in _KNOWN or name in mapped} or sizes
+    if len(set(deciding.values())) > 1:
+        listed = ", ".join(f"{name} {size}" for name, size in deciding.items())
         raise UnreadableFileError(f"{file.path}: columns of different numbers of rows ({listed})")
-    columns = [_by_row(value, next(iter(sizes.values()))) for value in content.values()]
-    return [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)]
+    rows = next(iter(deciding.values()))
+    columns = {name: _by_row(value, rows) for name, value in content.items() if sizes.get(name, rows) == rows}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _unbound(value: Any) -> Any:
@@ -74,9 +79,9 @@ def _unbound(value: Any) -> Any:
     return list(value.unbind()) if getattr(value, "is_nested", False) else value
 
 
-def _told_by(content: Mapping[str, Any]) -> list[Any]:
+def _told_by(content: Mapping[str, Any], mapped: Collection[str]) -> list[Any]:
     """What says whether there are rows or tensors: the log-probs, or all that may be some under a name of its own."""
-    known = [content[name] for name in named_log_probs(LOG_PROBS) if name in content]
+    known = [content[name] for name in named_log_probs(LOG_PROBS).union(mapped) if name in content]
     return known or [value for value in content.values() if _is_real(value)] or list(content.values())
 
 

@@ -208,3 +208,35 @@ def test_branches_that_agree_and_the_main_block(tmp_path: Path) -> None:
     assert of_script("trl", text, tmp_path) == ({MAX: 2.0}, ())
     text = f"args = GRPOConfig({MAX}=2.0)\nif __name__ == '__main__':\n    args.{MAX} = 9.0\n"
     assert of_script("trl", text, tmp_path)[0] == {MAX: 9.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "call"),
+    [
+        ("verl", "algorithm.rollout_correction", "RolloutCorrectionConfig.decoupled_token_is(threshold=2.0)"),
+        ("prime-rl", "trainer.loss", "make_loss('ipo')"),
+        ("skyrl", "trainer.algorithm", "make_algorithm()"),
+        ("roll", "train_infer_correction", "correction_of(name)"),
+    ],
+)
+def test_a_section_that_is_an_expression_is_refused(name: str, place: str, call: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        of_script(name, f"cfg.{place} = {call}\n", tmp_path)
+    assert str(caught.value) == f"{place} = {call!r}: {REFUSED}"
+
+
+@pytest.mark.parametrize("before", ["python train.py", "A=1 b=2 python train.py"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_words_of_hydra_without_dots(before: str, order: int, tmp_path: Path) -> None:
+    words = ["enable_old_logprobs_recompute=true", "train_infer_correction.is_weight.enabled=true"][::order]
+    settings, notes = of_script("roll", f"{before} \\\n    {' '.join(words)}\n", tmp_path, "sh")
+    assert settings == {"enable_old_logprobs_recompute": True, "is_weight": {"enabled": True}}
+    assert notes == ()
+
+
+def test_variables_of_a_shell_are_no_words_of_hydra(tmp_path: Path) -> None:
+    text = (
+        "adv_estimator=gigpo\nexport enable_old_logprobs_recompute=true\n"
+        "enable_old_logprobs_recompute=true python x.py train_infer_correction.is_weight.enabled=true\n"
+    )
+    assert of_script("roll", text, tmp_path, "sh")[0] == {"is_weight": {"enabled": True}}

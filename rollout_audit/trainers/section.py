@@ -118,6 +118,11 @@ class Section:
                 if isinstance(node, OfCode) and (depth or (last and len(key) >= TELLING)):
                     check_resolved({".".join(self.path[start : start + depth + 1]): node})
 
+    def may_be_under(self, above: tuple[str, ...]) -> bool:
+        """Whether settings of ours may stand below these keys."""
+        tails = [place.path[i:] for place in (self, *self.also) for i in range(len(place.path) or 1)]
+        return any(all(one == other for one, other in zip(above, tail, strict=False)) for tail in tails)
+
     def strays(
         self,
         tree: Mapping[str, object],

@@ -11,6 +11,7 @@ from rollout_audit.audit.evaluated import Evaluated
 from rollout_audit.audit.report import FindingReport
 from rollout_audit.audit.units import collapsed_products
 from rollout_audit.dumps.chunk import Finding
+from rollout_audit.trainers.references import Note
 
 __all__ = ["findings"]
 
@@ -39,7 +40,11 @@ def _identical_columns(found: Evaluated) -> list[FindingReport]:
 
 def _configuration(found: Evaluated) -> list[FindingReport]:
     return [
-        FindingReport(kind="configuration", severity="warning", message=f"{preset.name}: {text}")
+        FindingReport(
+            kind="configuration",
+            severity="info" if isinstance(text, Note) else "warning",
+            message=f"{preset.name}: {text}",
+        )
         for preset in found.basis.options.presets
         for text in preset.warnings
     ]

@@ -42,7 +42,8 @@ def say_config(trainer: str | None, config: str | None, *, quiet: bool = False) 
     if trainer is None:
         return
     from rollout_audit.audit.selection import config_text, config_warnings
+    from rollout_audit.trainers.references import Note
 
     say(config_text(trainer, or_defaults(config)), quiet=quiet)
     for warning in config_warnings(trainer, or_defaults(config)):
-        say(f"warning: {warning}", quiet=quiet)
+        say(f"{'note' if isinstance(warning, Note) else 'warning'}: {warning}", quiet=quiet)

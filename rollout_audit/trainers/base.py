@@ -259,6 +259,7 @@ class Trainer(Generic[C]):
         notes = misplaced if given or source in ({}, "{}") else self._nothing_given(loaded.tree, misplaced)
         notes += [self._passed_over(name) for name in self.section.passed_over(loaded.tree, known) if given]
         remarks: tuple[Repeated | Remark, ...] = (*loaded.repeated, *loaded.remarks)
+        remarks = tuple(one for one in remarks if isinstance(one, Repeated) or self.section.may_be_under(one.under))
         notes += [str(one) for one in remarks if not one.key or known.intersection(one.key.split("."))]
         if given and loaded.by_flags:
             given = {**self.by_flags, **given}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_audit.trainers.commandline import FILES
-from rollout_audit.trainers.references import Remark
+from rollout_audit.trainers.references import Note, Remark
 
 __all__ = ["with_bases"]
 
@@ -48,16 +48,18 @@ class _Found:
     def __init__(self, load: Callable[[Path], Tree]) -> None:
         self.load = load
         self.read: list[str] = []
-        self.missing: dict[str, list[str]] = {}
+        self.missing: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        """by what names them, and the keys that their settings would stand under"""
 
     def remarks(self) -> Iterator[Remark]:
         if self.read:
-            yield Remark("", f"{', '.join(dict.fromkeys(self.read))}: read as well, below the settings that name it")
-        for by, names in self.missing.items():
-            text = f"{by} names {', '.join(dict.fromkeys(names))}: no such file here, its settings are missing"
-            yield Remark("", f"{text} and taken for the defaults")
+            names = ", ".join(dict.fromkeys(self.read))
+            yield Remark("", Note(f"{names}: read as well, below the settings that name it"))
+        for (by, under), missing in self.missing.items():
+            text = f"{by} names {', '.join(dict.fromkeys(missing))}: no such file here, its settings are missing"
+            yield Remark("", f"{text} and taken for the defaults", under)
 
-    def whole(self, tree: Tree, folder: Path | None, depth: int) -> Tree:
+    def whole(self, tree: Tree, folder: Path | None, depth: int, under: tuple[str, ...] = ()) -> Tree:
         bases = list(_named(tree))
         if not bases or not depth:
             return tree
@@ -67,10 +69,10 @@ class _Found:
         for base in bases:
             path = _lying(base.name, folder)
             if path is None:
-                self.missing.setdefault(base.by, []).append(base.name)
+                self.missing.setdefault((base.by, (*under, *base.place)), []).append(base.name)
                 continue
             self.read.append(str(path))
-            read = self.whole(self.load(path), path.parent, depth - 1)
+            read = self.whole(self.load(path), path.parent, depth - 1, (*under, *base.place))
             for part in reversed(base.place):
                 read = {part: read}
             below, above = (below, laid(above, read)) if base.over else (laid(below, read), above)

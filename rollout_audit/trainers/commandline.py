@@ -91,9 +91,9 @@ def read_flags(text: str) -> Iterator[Pair]:
     files = 0
     for line in _filled_in(text.replace("\\\n", " ")).splitlines():
         named, words = _files([_closed(word) for word in _command(_words(line))])
-        for word in words:
-            if pair := PAIR.match(word):
-                yield pair["key"], _word(pair["value"])
+        pairs = dict(_pairs(words))
+        for pair in pairs.values():
+            yield pair["key"], _word(pair["value"])
         for place, file in named:
             yield f"{FILES}.{files}", {"place": place, "file": file}
             files += 1
@@ -101,10 +101,24 @@ def read_flags(text: str) -> Iterator[Pair]:
             values = [
                 word
                 for word in flag["values"].lstrip("=").split()
-                if word.strip("()") and not SEVERAL.fullmatch(word) and not PAIR.match(word)
+                if word.strip("()") and not SEVERAL.fullmatch(word) and word not in pairs
             ]
             unknown = Unresolved if flag["values"].startswith("=") else Behind
             yield flag["key"].replace("-", "_"), _one_or_list([_word(word, unknown) for word in values])
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, re.Match[str]]]:
+    """hydra's settings by their words: dotted ones, and in its command, behind the program, those of one name."""
+    of_hydra = any(PAIR.match(word) or HYDRA.match(word) for word in words)
+    program = next((i for i, word in enumerate(words) if not SINGLE.match(word)), len(words))
+    for i, word in enumerate(words):
+        pair = PAIR.match(word) or (SINGLE.match(word) if of_hydra and i > program else None)
+        if pair:
+            yield word, pair
+
+
+HYDRA = re.compile(r"--config[-_](?:name|path|dir)\b")
+SINGLE = re.compile(r"^\+*(?P<key>[a-z][a-z0-9_]*)=(?P<value>[^\s,]+)$")
 
 
 FILES = "@"

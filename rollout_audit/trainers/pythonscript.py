@@ -27,12 +27,97 @@ def read_code(text: str) -> tuple[list[Pair], tuple[Remark, ...]]:
     except (SyntaxError, ValueError, RecursionError):
         return [], ()
     script = _Script(text, _constants(tree, text))
-    nodes = sorted((n for n in ast.walk(tree) if isinstance(n, ast.stmt | ast.Call)), key=_place)
-    pairs = [pair for node in nodes for pair in script.pairs(node)]
+    inside = _inside(tree)
+    found = (n for n in ast.walk(tree) if isinstance(n, ast.stmt | ast.Call) and id(n) not in inside)
+    nodes = sorted(found, key=_place)
+    branched = {id(node) for node in _branched(tree)}
+    placed = [(id(node) in branched, pair) for node in nodes for pair in script.pairs(node)]
+    pairs = [pair for _, pair in placed]
     sections = {key.partition(".")[0] for key, value in pairs if "." in key or isinstance(value, Mapping)}
     remarks = tuple(remark for node in nodes if isinstance(node, ast.Call) for remark in script.remarks(node))
     # an object of the same name as a section, `actor=Actor(config)`
-    return [(key, value) for key, value in pairs if not (isinstance(value, OfCode) and key in sections)], remarks
+    kept = [(key, value) for key, value in pairs if not (isinstance(value, OfCode) and key in sections)]
+    return [*kept, *_doubtful(placed)], remarks
+
+
+def _doubtful(pairs: list[tuple[bool, Pair]]) -> list[Pair]:
+    """What is set in a branch and otherwise elsewhere, as `OfCode` of its values.
+
+    Args:
+        pairs: each with whether it is in a branch.
+    """
+    values: dict[str, list[object]] = {}
+    in_branch: set[str] = set()
+    for branched, pair in pairs:
+        for key, value in _leaves(*pair):
+            values.setdefault(key, []).append(value)
+            in_branch |= {key} if branched else set()
+    several = {key: list(dict.fromkeys(map(str, found))) for key, found in values.items() if key in in_branch}
+    return [(key, OfCode(f"{' or '.join(found)}, by a branch")) for key, found in several.items() if len(found) > 1]
+
+
+def _leaves(key: str, value: object) -> Iterator[Pair]:
+    if isinstance(value, Mapping) and value:
+        for name, one in value.items():
+            yield from _leaves(f"{key}.{name}", one)
+    else:
+        yield key, value
+
+
+def _branched(tree: ast.Module) -> Iterator[ast.AST]:
+    """All that stands in a branch, and may not run."""
+    for node in ast.walk(tree):
+        if isinstance(node, BRANCHES) and not _is_main(node):
+            yield from (one for one in ast.walk(node) if one is not node)
+
+
+BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
+
+
+def _inside(tree: ast.Module) -> set[int]:
+    """By identity: the mappings that are a setting of another one, whose keywords are no settings by themselves."""
+    given: dict[str, ast.expr] = {}
+    roots: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            given |= {one.id: node.value for one in node.targets if isinstance(one, ast.Name)}
+            roots += [node.value for one in node.targets if _is_section(_key(one))]
+        elif isinstance(node, ast.Call) and (_is_configuration(node) or _name(node.func) == "dict"):
+            roots += [one.value for one in node.keywords if one.arg is not None and _is_section(one.arg)]
+    return {id(one) for root in roots for one in _mappings(root, given, DEEPEST)}
+
+
+DEEPEST = 8
+"""Names that stand for mappings of names"""
+
+
+def _mappings(node: ast.expr | None, given: Mapping[str, ast.expr], depth: int) -> Iterator[ast.Call]:
+    """Those that a value is made of, through lists and names."""
+    parts: list[ast.expr | None] = []
+    if isinstance(node, ast.List | ast.Tuple):
+        parts += node.elts
+    elif isinstance(node, ast.Dict):
+        parts += node.values
+    elif isinstance(node, ast.Name):
+        parts.append(given.get(node.id))
+    elif node is not None and _is_mapping(node):
+        yield node
+        parts += [one.value for one in node.keywords]
+    for part in parts if depth else ():
+        yield from _mappings(part, given, depth - 1)
+
+
+def _is_section(key: str) -> bool:
+    """Whether what it names is a part of the settings, and not all of them, `args=GRPOConfig(…)`."""
+    return bool(key) and not key.lower().endswith(WHOLE)
+
+
+WHOLE = ("args", "arguments", "config", "configuration", "cfg")
+"""How the names end under which a trainer takes all its settings"""
+
+
+def _is_configuration(call: ast.Call) -> bool:
+    return (_name(call.func) or "").endswith(CONFIGURATIONS)
 
 
 def _place(node: ast.stmt | ast.Call) -> tuple[int, int, int]:
@@ -83,7 +168,7 @@ class _Script:
 
     def remarks(self, call: ast.Call) -> Iterator[Remark]:
         """Of settings whose names are not there either."""
-        if (_name(call.func) or "").endswith(CONFIGURATIONS):
+        if _is_configuration(call):
             for node in (one.value for one in call.keywords if one.arg is None):
                 for name in self.unknown(node):
                     yield Remark("", f"**{name} in line {call.lineno}: its settings are not given here; not looked at")
@@ -120,7 +205,7 @@ def _value(node: ast.expr, text: str, constants: Mapping[str, object]) -> object
     if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
         keys = [str(key.value) for key in node.keys if isinstance(key, ast.Constant)]
         return {key: _value(one, text, constants) for key, one in zip(keys, node.values, strict=True)}
-    if _is_dict(node):
+    if _is_mapping(node):
         return {str(k.arg): _value(k.value, text, constants) for k in node.keywords}
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         value = _value(node.operand, text, constants)
@@ -129,11 +214,11 @@ def _value(node: ast.expr, text: str, constants: Mapping[str, object]) -> object
     return OfCode(source)
 
 
-def _is_dict(node: ast.expr) -> TypeGuard[ast.Call]:
-    """`dict(key=value)`"""
-    if not isinstance(node, ast.Call) or _name(node.func) != "dict":
+def _is_mapping(node: ast.expr) -> TypeGuard[ast.Call]:
+    """`dict(key=value)`, and the call of a class, `LossConfig(key=value)`."""
+    if not isinstance(node, ast.Call) or not (name := _name(node.func)):
         return False
-    return not node.args and all(one.arg for one in node.keywords)
+    return (name == "dict" or name[0].isupper()) and not node.args and all(one.arg for one in node.keywords)
 
 
 def _name(node: ast.expr) -> str | None:
@@ -180,12 +265,10 @@ def _straight(body: list[ast.stmt]) -> Iterator[ast.Assign | ast.AnnAssign]:
     for statement in body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             yield statement
-        elif isinstance(statement, ALWAYS) or (
-            isinstance(statement, ast.If) and "__name__" in ast.dump(statement.test)
-        ):
+        elif isinstance(statement, ALWAYS) or (isinstance(statement, ast.If) and _is_main(statement)):
             yield from _straight(statement.body)
 
 
-def _is_main(statement: ast.stmt) -> bool:
+def _is_main(statement: ast.AST) -> bool:
     """`if __name__ == "__main__":`"""
     return isinstance(statement, ast.If) and "__name__" in ast.dump(statement.test)

@@ -12,11 +12,17 @@ from dataclasses import dataclass, field
 from rollout_audit.errors import ConfigError
 from rollout_audit.trainers.markup import read_yaml
 
-__all__ = ["Behind", "OfCode", "Remark", "Unresolved", "check_resolved", "resolved", "settled"]
+__all__ = ["Behind", "Note", "OfCode", "Remark", "Unresolved", "check_resolved", "resolved", "settled"]
 
 
 class Unresolved(str):
     """Text that stands for a value which is not in the source."""
+
+    __slots__ = ()
+
+
+class Note(str):
+    """A line on a configuration that tells what was done, and warns of nothing."""
 
     __slots__ = ()
 
@@ -40,6 +46,8 @@ class Remark:
     key: str
     """dotted; empty where it is of the whole source"""
     text: str
+    under: tuple[str, ...] = ()
+    """the keys that the settings stand under of which it tells; none where it may be of any"""
 
     def __str__(self) -> str:
         return self.text

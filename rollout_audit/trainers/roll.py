@@ -22,6 +22,7 @@ from rollout_audit.trainers.base import Columns, Counterpart, OrderStatistics, Q
 from rollout_audit.trainers.columns import counted, positions
 from rollout_audit.trainers.expression import MISSING, Options, ratio_of, upper
 from rollout_audit.trainers.reductions import EPSILON, row_values, summarise
+from rollout_audit.trainers.references import Note
 from rollout_audit.trainers.section import Section
 from rollout_audit.trainers.settings import Settings
 
@@ -228,7 +229,7 @@ def _recomputes(settings: Settings) -> bool:
 def _unsaid(settings: Settings) -> Iterator[str]:
     """What ROLL decides by the sizes of a step."""
     if not _recomputes(settings) and not settings.flag(NEVER_RECOMPUTE):
-        yield (
+        yield Note(
             f"{RECOMPUTE} = False: ROLL sets it to true where a step takes several backward steps, and the loss then "
             "divides by the tokens that are left; set it here to see that"
         )

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from rollout_audit.dumps.text import twice
 from rollout_audit.errors import UsageError
-from rollout_audit.trainers.references import OfCode
+from rollout_audit.trainers.references import OfCode, check_resolved
 
 __all__ = ["Section"]
 
@@ -102,6 +102,26 @@ class Section:
             if (start == 0 or len(key) >= TELLING) and not isinstance(below, Mapping | OfCode | None):
                 name = ".".join(self.path[start:])
                 raise UsageError(f"configuration: {name} holds {below!r}, not settings by name")
+        for place in (self, *self.also):
+            place._check_is_given(tree)
+
+    def _check_is_given(self, tree: Mapping[str, object]) -> None:
+        """Raises ConfigError where the section, or what it stands in, is an expression.
+
+        By itself a short name, and one that sections stand below, may be that of an object.
+        """
+        for start in range(len(self.path)):
+            node: object = tree
+            for depth, key in enumerate(self.path[start:]):
+                node = node.get(key) if isinstance(node, Mapping) else None
+                last = start + depth == len(self.path) - 1
+                if isinstance(node, OfCode) and (depth or (last and len(key) >= TELLING)):
+                    check_resolved({".".join(self.path[start : start + depth + 1]): node})
+
+    def may_be_under(self, above: tuple[str, ...]) -> bool:
+        """Whether settings of ours may stand below these keys."""
+        tails = [place.path[i:] for place in (self, *self.also) for i in range(len(place.path) or 1)]
+        return any(all(one == other for one, other in zip(above, tail, strict=False)) for tail in tails)
 
     def strays(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollout_audit.audit.selection import config_text
+from rollout_audit.cli.reference import say_config
 from rollout_audit.errors import ConfigError, UsageError
 from rollout_audit.trainers.configfile import load_config
 from rollout_audit.trainers.registry import get_trainer
@@ -151,7 +152,7 @@ def test_a_file_that_is_named_is_read_below_what_names_it(
                 "run.yaml": "defaults: [ppo_trainer, {data: legacy}, _self_]\n"
                 "algorithm.rollout_correction: {rollout_is: token}\n"
             },
-            "defaults names ppo_trainer, data/legacy",
+            "defaults names ppo_trainer",
         ),
         ("trl", {"run.sh": "trl grpo --config nowhere.yaml --vllm_importance_sampling_clip_max 2\n"},
          "--config names nowhere.yaml"),
@@ -289,3 +290,21 @@ def test_toml_through_a_pipe(tmp_path: Path) -> None:
     writer.start()
     assert get_trainer("prime-rl").settings(pipe)[0] == {"dppo_mask_high": 0.1}
     writer.join()
+
+
+@pytest.mark.parametrize(("place", "told"), [("trainer", 1), ("orchestrator", 0), ("inference", 0)])
+def test_a_file_that_cannot_hold_settings_of_ours_is_not_missed(place: str, told: int, tmp_path: Path) -> None:
+    text = f"uv run rl --{place} @ nowhere.toml --trainer.loss.kl-tau 0\n"
+    assert len(get_trainer("prime-rl").settings(write(tmp_path, {"run.sh": text}))[1]) == told
+
+
+def test_what_was_read_is_a_note_and_what_is_missing_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"a.yaml": "tis_clip_low: 0.5\n", "run.sh": "python x.py --config a.yaml --use-tis --tis-clip 2\n"}
+    path = write(tmp_path, files)
+    say_config("slime", str(path))
+    assert f"\nnote: {tmp_path / 'a.yaml'}: read as well" in capsys.readouterr().err
+    (tmp_path / "a.yaml").unlink()
+    say_config("slime", str(path))
+    assert "\nwarning: --config names a.yaml: no such file here" in capsys.readouterr().err

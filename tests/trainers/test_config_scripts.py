@@ -152,3 +152,91 @@ def test_a_variable_without_a_value_is_named(name: str, text: str, message: str,
 
 def test_a_pasted_command_of_flags_alone() -> None:
     assert get_trainer("slime").settings("python train.py --use-tis --tis-clip 3")[0]["tis_clip"] == 3
+
+
+TYPED = (
+    ("areal", "PPOActorConfig(rejection_sampling=RejectionSamplingConfig(level='token', upper=4.0))"),
+    ("areal", "cfg.actor.rejection_sampling = RejectionSamplingConfig(level='token', upper=4.0)"),
+    ("areal", "rs = RejectionSamplingConfig(level='token', upper=4.0)\nPPOActorConfig(rejection_sampling=rs)"),
+    ("areal", "PPOConfig(actor=PPOActorConfig(rejection_sampling=dict(level='token', upper=4.0)))"),
+)
+
+
+@pytest.mark.parametrize(("name", "text"), TYPED)
+def test_the_call_of_a_class_is_a_mapping_of_its_keywords(name: str, text: str, tmp_path: Path) -> None:
+    settings, notes = of_script(name, text, tmp_path)
+    assert settings["rejection_sampling"] == {"level": "token", "upper": 4.0}
+    assert notes == ()
+
+
+def test_classes_in_classes_and_in_lists(tmp_path: Path) -> None:
+    text = (
+        "ROLLConfig(train_infer_correction=TrainInferCorrectionConfig(is_weight=IsWeightConfig(enabled=True,"
+        " upper_bound=3.0), filters=[FilterConfig(enabled=True), FilterConfig(enabled=False)]))\n"
+    )
+    settings, notes = of_script("roll", text, tmp_path)
+    assert settings["is_weight"] == {"enabled": True, "upper_bound": 3.0}
+    assert settings["filters"] == [{"enabled": True}, {"enabled": False}]
+    assert notes == ()
+    text = (
+        "SkyRLConfig(trainer=TrainerConfig(algorithm=AlgorithmConfig(off_policy_correction="
+        "OffPolicyCorrectionConfig(tis_ratio_type='token', token_tis_ratio_clip_high=3.0))))\n"
+    )
+    settings, notes = of_script("skyrl", text, tmp_path)
+    assert (settings["tis_ratio_type"], settings["token_tis_ratio_clip_high"], notes) == ("token", 3.0, ())
+
+
+@pytest.mark.parametrize("call", ["GRPOTrainer(args={})", "trainer.args = {}", "GRPOTrainer(model=m, training={})"])
+def test_settings_that_a_trainer_is_given_are_its_own(call: str, tmp_path: Path) -> None:
+    assert of_script("trl", call.format(f"GRPOConfig({MAX}=2.0)"), tmp_path) == ({MAX: 2.0}, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"args = GRPOConfig({MAX}=2.0)\nif args.lr > 1:\n    args.{MAX} = 9.0\n",
+        f"if loose:\n    GRPOConfig({MAX}=2.0)\nelse:\n    GRPOConfig({MAX}=9.0)\n",
+    ],
+)
+def test_a_setting_that_a_branch_sets_otherwise_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{MAX} = '2.0 or 9.0, by a branch': {REFUSED}$"):
+        of_script("trl", text, tmp_path)
+
+
+def test_branches_that_agree_and_the_main_block(tmp_path: Path) -> None:
+    text = f"if loose:\n    GRPOConfig({MAX}=2.0)\nelse:\n    GRPOConfig({MAX}=2.0)\n"
+    assert of_script("trl", text, tmp_path) == ({MAX: 2.0}, ())
+    text = f"args = GRPOConfig({MAX}=2.0)\nif __name__ == '__main__':\n    args.{MAX} = 9.0\n"
+    assert of_script("trl", text, tmp_path)[0] == {MAX: 9.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "call"),
+    [
+        ("verl", "algorithm.rollout_correction", "RolloutCorrectionConfig.decoupled_token_is(threshold=2.0)"),
+        ("prime-rl", "trainer.loss", "make_loss('ipo')"),
+        ("skyrl", "trainer.algorithm", "make_algorithm()"),
+        ("roll", "train_infer_correction", "correction_of(name)"),
+    ],
+)
+def test_a_section_that_is_an_expression_is_refused(name: str, place: str, call: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        of_script(name, f"cfg.{place} = {call}\n", tmp_path)
+    assert str(caught.value) == f"{place} = {call!r}: {REFUSED}"
+
+
+@pytest.mark.parametrize("before", ["python train.py", "A=1 b=2 python train.py"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_words_of_hydra_without_dots(before: str, order: int, tmp_path: Path) -> None:
+    words = ["enable_old_logprobs_recompute=true", "train_infer_correction.is_weight.enabled=true"][::order]
+    settings, notes = of_script("roll", f"{before} \\\n    {' '.join(words)}\n", tmp_path, "sh")
+    assert settings == {"enable_old_logprobs_recompute": True, "is_weight": {"enabled": True}}
+    assert notes == ()
+
+
+def test_variables_of_a_shell_are_no_words_of_hydra(tmp_path: Path) -> None:
+    text = (
+        "adv_estimator=gigpo\nexport enable_old_logprobs_recompute=true\n"
+        "enable_old_logprobs_recompute=true python x.py train_infer_correction.is_weight.enabled=true\n"
+    )
+    assert of_script("roll", text, tmp_path, "sh")[0] == {"is_weight": {"enabled": True}}

@@ -10,6 +10,7 @@ from rollout_audit.corrections.model import Denominator
 from rollout_audit.corrections.presets import PRESETS
 from rollout_audit.reports.pasting import pasted
 from rollout_audit.trainers.expression import Expression
+from rollout_audit.trainers.references import Note
 from rollout_audit.trainers.registry import get_trainer
 
 ROLL = get_trainer("roll")
@@ -50,3 +51,9 @@ def test_what_divides_by_all_tokens_leaves_the_default() -> None:
     found = ROLL.express(PRESETS["roll_token_filter"].correction)
     assert isinstance(found, Expression)
     assert "enable_old_logprobs_recompute" not in found.settings
+
+
+def test_what_roll_may_decide_otherwise_is_a_note() -> None:
+    (text,) = ROLL.warnings(ROLL.configure(FILTER))
+    assert isinstance(text, Note)
+    assert text.startswith("enable_old_logprobs_recompute = False: ")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from rollout_audit.dumps.chunk import Finding
 from rollout_audit.dumps.fields import NAMES
+from rollout_audit.dumps.layouts import told_by_names
 from rollout_audit.dumps.opening import is_text_of_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rollout_audit.dumps.fields import NAMES
-from rollout_audit.dumps.opening import FileInfo
+    from rollout_audit.dumps.opening import FileInfo
 
 __all__ = ["notes_on"]
 
@@ -44,7 +44,9 @@ def _mask_notes(infos: Sequence[FileInfo]) -> Iterator[Finding]:
     if double:
         info, other = double[0]
         used = info.fields["response_mask"].column
-        text = f"both {used!r} and {other!r} are there: {used!r} is used (else --map response_mask={other})"
+        layout = told_by_names([column.name for column in info.columns])  # its mask may be a product of several
+        choice = f"--layout {layout.name}" if layout else f"--map response_mask={other}"
+        text = f"both {used!r} and {other!r} are there: {used!r} is used (else {choice})"
         yield Finding("two_masks", "info", text, info.file.name, count=len(double))
 
 

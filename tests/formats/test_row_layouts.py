@@ -117,7 +117,8 @@ def test_the_mask_of_this_tools_name_counts_unless_the_layout_is_asked_for(layou
     dump = ra.open_dump(path)
     assert told(dump)[0][2] == [True, False, True, True]
     (finding,) = [f for f in inspect_dump(dump).findings if f.kind == "two_masks"]
-    assert f"both 'response_mask' and '{mask}' are there: 'response_mask' is used" in finding.message
+    told_how = f"both 'response_mask' and '{mask}' are there: 'response_mask' is used (else --layout {layout})"
+    assert finding.message == told_how
     assert told(ra.open_dump(path, layout=layout))[0][2] == [True] * 4
 
 

@@ -91,6 +91,8 @@ def test_the_export_of_one_tag_is_told_by_the_end_of_its_name(dump: Path, tmp_pa
     rows = [f"1.0,{step},{metrics['rollout_corr/kl']}" for step, metrics in by_step.items()]
     (tmp_path / "tb_rollout_corr_kl.csv").write_text("\n".join(["Wall time,Step,Value", *rows]))
     arguments = ("--log", tmp_path / "tb_rollout_corr_kl.csv", "--no-sweep", "--no-plots", "--format", "json")
-    result = run("analyze", dump, "--trainer", "verl", "--config", "rollout_is=token", *arguments)
+    result = run(
+        "analyze", dump, "--trainer", "verl", "--config", "rollout_is=token", "--out", tmp_path / "r", *arguments
+    )
     found = json.loads(result.out)["log"]
     assert (result.code, found["status"], found["metrics"][0]["metric"]) == (0, "agrees", "rollout_corr/kl")

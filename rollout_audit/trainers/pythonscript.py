@@ -68,7 +68,8 @@ def _branched(tree: ast.Module) -> Iterator[ast.AST]:
     """All that stands in a branch, and may not run."""
     for node in ast.walk(tree):
         if isinstance(node, BRANCHES) and not _is_main(node):
-            yield from (one for one in ast.walk(node) if one is not node)
+            parts = node.handlers if isinstance(node, ast.Try) else ast.iter_child_nodes(node)
+            yield from (one for part in parts for one in ast.walk(part))
 
 
 BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)

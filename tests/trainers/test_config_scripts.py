@@ -208,6 +208,8 @@ def test_branches_that_agree_and_the_main_block(tmp_path: Path) -> None:
     assert of_script("trl", text, tmp_path) == ({MAX: 2.0}, ())
     text = f"args = GRPOConfig({MAX}=2.0)\nif __name__ == '__main__':\n    args.{MAX} = 9.0\n"
     assert of_script("trl", text, tmp_path)[0] == {MAX: 9.0}
+    text = f"try:\n    args = GRPOConfig({MAX}=2.0)\n    args.{MAX} = 9.0\nfinally:\n    stop()\n"
+    assert of_script("trl", text, tmp_path)[0] == {MAX: 9.0}
 
 
 @pytest.mark.parametrize(

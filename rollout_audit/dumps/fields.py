@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from rollout_audit.errors import MissingFieldError, UnreadableFileError, UsageError, suggest
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 __all__ = [
+    "COLUMN_NAMES",
     "FIELDS",
     "FIELD_NAMES",
     "LEADS",
@@ -163,6 +165,8 @@ TRAINING = {"old_log_probs", "log_probs"}
 FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in FIELDS)
 NAMES: Mapping[str, tuple[str, ...]] = {field.name: (field.name, *field.aliases) for field in FIELDS}
 """field → the columns that may hold it, best first"""
+COLUMN_NAMES = frozenset(chain.from_iterable(NAMES.values()))
+"""Every name of a column that may hold a field"""
 
 
 def resolve_fields(
@@ -205,7 +209,7 @@ def resolve_fields(
 def named_log_probs(fields: Collection[str]) -> set[str]:
     """Every name under which a column may hold one of these log-probs."""
     chosen = set(fields) | (TRAINING if "old_log_probs" in fields else set())
-    return {name for field in FIELDS if field.name in chosen for name in (field.name, *field.aliases)}
+    return {name for field in chosen & NAMES.keys() for name in NAMES[field]}
 
 
 def _given(chosen: Mapping[str, str], format_map: Mapping[str, str], names: list[str]) -> dict[str, Mapped]:

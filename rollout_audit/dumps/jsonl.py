@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_audit.dumps.discovery import DumpFile, open_binary
-from rollout_audit.dumps.fields import FIELDS
+from rollout_audit.dumps.fields import COLUMN_NAMES
 from rollout_audit.dumps.records import Record, batches_of, column_infos, tokens_in
+from rollout_audit.dumps.text import TwiceError, each_once
 from rollout_audit.errors import UnreadableFileError
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ BLOCK = 1 << 23
 SAMPLE = 100
 """rows that say which columns there are, and how many tokens a byte holds"""
 _READ = 1 << 20
-_KNOWN = {name for field in FIELDS for name in (field.name, *field.aliases)}
+_ONCE_EACH = partial(each_once, among=COLUMN_NAMES)
 
 
 class _Index(NamedTuple):
@@ -137,9 +139,10 @@ class JsonlSource:
 
     def _parsed(self, line: bytes, row: int) -> Record:
         try:
-            value = json.loads(line, object_pairs_hook=_once_each)
-        except _TwiceError as error:
-            raise UnreadableFileError(f"{self._file.name}, row {row}: {error}; rename or remove one") from error
+            value = json.loads(line, object_pairs_hook=_ONCE_EACH)
+        except TwiceError as error:
+            twice = f"two values are named {error.key!r}; rename or remove one"
+            raise UnreadableFileError(f"{self._file.name}, row {row}: {twice}") from error
         except RecursionError as error:
             raise UnreadableFileError(f"{self._file.name}, row {row}: lists in lists too deep to read") from error
         except ValueError as error:
@@ -160,25 +163,12 @@ class JsonlSource:
 
     def _check_known(self, record: Record, row: int) -> None:
         """A column that first shows up late would be left out of the audit without a word."""
-        late = sorted(name for name in (record.keys() & _KNOWN) - self._seen if record[name] is not None)
+        late = sorted(name for name in (record.keys() & COLUMN_NAMES) - self._seen if record[name] is not None)
         if late:
             raise UnreadableFileError(
                 f"{self._file.name}, row {row}: has {late[0]!r}, which no row before {SAMPLE} has; "
                 "write every column in every row (null where a row has none)"
             )
-
-
-class _TwiceError(ValueError):
-    """Two values under one name, of which JSON readers silently take the last."""
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        twice = sorted(name for name in _KNOWN & values.keys() if sum(name == other for other, _ in pairs) > 1)
-        if twice:
-            raise _TwiceError(f"two values are named {twice[0]!r}")
-    return values
 
 
 def _indexed(path: str, size: int) -> _Index:

@@ -12,6 +12,7 @@ from rollout_audit.dumps.fields import (
     FIELDS,
     LEADS,
     LOG_PROBS,
+    NAMES,
     TRAINING,
     Mapped,
     RolloutAloneError,
@@ -38,7 +39,6 @@ __all__ = ["FileInfo", "found_files", "is_text_of_ids", "reopened"]
 _NAMED = 3
 """files that an error lists"""
 _LISTS = {field.name for field in FIELDS if field.kind == "token"}
-_NAMES_OF_IDS = next(field.aliases for field in FIELDS if field.name == "token_ids")
 _NUMERIC = {*_LISTS, "advantages", "reward", "step"}
 _NUMBERS = {"float16", "bfloat16", "float32", "float64", "int", "bool", "null"}
 
@@ -204,7 +204,7 @@ def _may_be_a_field(column: ColumnInfo) -> bool:
 
 def is_text_of_ids(column: ColumnInfo) -> bool:
     """Whether it is called as some call their token ids, and holds the text of the responses or the like."""
-    return column.name in _NAMES_OF_IDS and _type_problem("token_ids", column) is not None
+    return column.name in NAMES["token_ids"][1:] and _type_problem("token_ids", column) is not None
 
 
 def _check_types(file: DumpFile, columns: tuple[ColumnInfo, ...], mapping: Mapping[str, Mapped]) -> None:

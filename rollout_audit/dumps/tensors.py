@@ -33,7 +33,7 @@ _ELEMENTS = {**_FLOATS, **_WHOLE, "BOOL": "bool", "TEXT": "text"}
 _OFFSETS = "cu_seqlens"
 _LENGTHS = ("lengths", "response_lengths")
 _LEAD_NAMES = NAMES["rollout_log_probs"]
-_ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in (field.name, *field.aliases)}
+_ROW_NAMES = {name for field in FIELDS if field.kind != "token" for name in NAMES[field.name]}
 
 
 class TensorSource:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
-__all__ = ["as_utf8", "decoded", "in_lines", "on_one_line", "parsed_toml", "twice"]
+__all__ = ["TwiceError", "as_utf8", "decoded", "each_once", "in_lines", "on_one_line", "parsed_toml", "twice"]
 
 _WIDEST = 80
 
@@ -69,6 +71,25 @@ def _repeated(lines: list[str], line: int) -> str:
 def twice(key: str, how: str, *, what: str = "key") -> str:
     """The one wording for what stands somewhere more than once; `how`: in which lines, or with which values."""
     return f"{what} {key!r} stands there twice, {how}; keep one"
+
+
+class TwiceError(ValueError):
+    """A key that a JSON object holds twice, of which parsers silently take the last value."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def each_once(pairs: list[tuple[str, Any]], among: Collection[str] | None = None) -> dict[str, Any]:
+    """The object of these pairs (TwiceError: a key stands there twice, one of `among` where that is given)."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        times = Counter(key for key, _ in pairs)
+        repeated = [key for key, count in times.items() if count > 1 and (among is None or key in among)]
+        if repeated:
+            raise TwiceError(min(repeated))
+    return found
 
 
 def in_lines(first: int | None, line: int) -> str:

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
+from rollout_audit.dumps.text import TwiceError, each_once
 from rollout_audit.errors import OldGoldenError, ReportError, suggest
 from rollout_audit.golden.figures import FigureKey
 from rollout_audit.golden.model import GOLDEN_SCHEMA, GOLDEN_VERSION, Golden
@@ -137,10 +138,10 @@ def _load(file: Path, command: str) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8-sig")
         if not text.strip():
             raise _foreign(file, "it is empty", command)
-        tree = json.loads(text, object_pairs_hook=_each_once)
-    except _TwiceError as error:
+        tree = json.loads(text, object_pairs_hook=each_once)
+    except TwiceError as error:
         raise ReportError(
-            f"{file}: damaged golden file, {error.args[0]!r} stands there twice; delete one of the two, "
+            f"{file}: damaged golden file, {error.key!r} stands there twice; delete one of the two, "
             f"or write it anew with: {command}"
         ) from None
     except FileNotFoundError:
@@ -159,16 +160,3 @@ def _foreign(file: str | os.PathLike[str], what: str, command: str) -> ReportErr
     return ReportError(
         f"{file}: not a golden file ({what}); name another, or delete this one and write it with: {command}"
     )
-
-
-class _TwiceError(Exception):
-    """A key that an object holds twice, as after a merge."""
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _TwiceError(key)
-        found[key] = value
-    return found

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout_audit.dumps.fields import FIELDS as KNOWN_FIELDS
-from rollout_audit.dumps.fields import LOG_PROBS, named_log_probs
+from rollout_audit.dumps.fields import COLUMN_NAMES, LOG_PROBS, named_log_probs
 from rollout_audit.errors import NothingToAuditError, UnreadableFileError
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELDS", "source_of", "unpack"]
 
-_KNOWN = {name for field in KNOWN_FIELDS for name in (field.name, *field.aliases)}
 FIELDS: Mapping[str, str] = {}
 
 
@@ -65,7 +63,7 @@ def _rows(file: DumpFile, content: Any, mapped: Collection[str]) -> list[Record]
     if not any(_is_list_of_rows(value) for value in _told_by(content, mapped)):
         return [] if content and all(isinstance(value, list) and not value for value in content.values()) else None
     sizes = {name: size for name, value in content.items() if (size := _rows_in(value)) is not None}
-    deciding = {name: size for name, size in sizes.items() if name in _KNOWN or name in mapped} or sizes
+    deciding = {name: size for name, size in sizes.items() if name in COLUMN_NAMES or name in mapped} or sizes
     if len(set(deciding.values())) > 1:
         listed = ", ".join(f"{name} {size}" for name, size in deciding.items())
         raise UnreadableFileError(f"{file.path}: columns of different numbers of rows ({listed})")
@@ -120,7 +118,9 @@ def _arrays(file: DumpFile, content: Mapping[str, Any]) -> dict[str, Any]:
         UnreadableFileError: a field whose rows are not of one length.
     """
     arrays = {name: _as_array(value) for name, value in content.items()}
-    uneven = [name for name, array in arrays.items() if array is None and name in _KNOWN and content[name] is not None]
+    uneven = [
+        name for name, array in arrays.items() if array is None and name in COLUMN_NAMES and content[name] is not None
+    ]
     if uneven:
         raise UnreadableFileError(
             f"{file.path}: {uneven[0]} is a list of rows of uneven length, beside log-probs that are one tensor; "

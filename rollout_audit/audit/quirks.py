@@ -7,7 +7,7 @@ what is done instead; and a table of checks on what the configuration does to th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 from rollout_audit.audit.dialect import TrainerEvidence
@@ -24,12 +24,17 @@ EMPTY_ROWS = "empty_rows"
 """The quirk of means that rows without a valid token dilute; any trainer's, as that is found by leaving them out"""
 
 
-def findings(evidence: Evidence) -> list[FindingReport]:
-    """One finding for each quirk that matters."""
+def findings(evidence: Evidence, figures: Sequence[CounterpartReport]) -> list[FindingReport]:
+    """One finding for each quirk that matters.
+
+    Args:
+        evidence: what quirks are judged by.
+        figures: those of the trainer beside the native ones, of `beside`.
+    """
     found = {name: (check.severity, text) for name, check, text in _checked(evidence)}
     for quirk, severity, text in _otherwise(evidence):
         found[quirk] = severity, text
-    for quirk, text in _departing(evidence):
+    for quirk, text in _departing(evidence, figures):
         severity, before = found.get(quirk, ("warning", ""))
         found[quirk] = severity, " ".join(filter(None, (before, text)))
     return [_finding(evidence, name, severity, text) for name, (severity, text) in found.items()]
@@ -55,15 +60,16 @@ def with_trainer(
     """
     own = next(c for c in report.corrections if c.name == report.settings.reference)
     evidence = Evidence(trainer, correction, report, own, asked, config)
+    figures = beside(evidence)
     its = TrainerReport(
         name=trainer.name,
         version=trainer.version,
         reads=reads,
         metrics=asked.pooled.as_dict(),
         reasons=dict(asked.pooled.reasons),
-        beside=beside(evidence),
+        beside=figures,
     )
-    return report.model_copy(update={"trainer": its, "findings": [*report.findings, *findings(evidence)]})
+    return report.model_copy(update={"trainer": its, "findings": [*report.findings, *findings(evidence, figures)]})
 
 
 def without_its_figures(report: Report, trainer: Trainer[Any], correction: Correction) -> Report:
@@ -76,7 +82,7 @@ def without_its_figures(report: Report, trainer: Trainer[Any], correction: Corre
     """
     own = next(c for c in report.corrections if c.name == report.settings.reference)
     evidence = Evidence(trainer, correction, report, own, TrainerEvidence(Metrics({}), None, None))
-    return report.model_copy(update={"findings": [*report.findings, *findings(evidence)]})
+    return report.model_copy(update={"findings": [*report.findings, *findings(evidence, beside(evidence))]})
 
 
 def beside(evidence: Evidence) -> list[CounterpartReport]:
@@ -127,17 +133,17 @@ def _otherwise(evidence: Evidence) -> Iterator[tuple[str, Literal["warning", "in
             )
 
 
-def _departing(evidence: Evidence) -> Iterator[tuple[str, str]]:
+def _departing(evidence: Evidence, figures: Sequence[CounterpartReport]) -> Iterator[tuple[str, str]]:
     """(quirk, its figures beside the native ones)."""
     by_quirk: dict[str, list[str]] = {}
-    for one in beside(evidence):
+    for one in figures:
         if one.departs:
             text = f"{one.metric} = {one.value:.4g} where {one.native} is {one.native_value:.4g}"
             scored = None if one.quirk == EMPTY_ROWS else evidence.scored(one.metric)
             diluted = scored is not None and departs(one.value, scored)
             text += f" ({scored:.4g} without the empty rows)" if diluted else ""
             by_quirk.setdefault(one.quirk, []).append(text)
-    told = {one.metric for one in beside(evidence) if one.departs and one.quirk == EMPTY_ROWS}
+    told = {one.metric for one in figures if one.departs and one.quirk == EMPTY_ROWS}
     by_quirk.setdefault(EMPTY_ROWS, []).extend(_diluted(evidence, told))
     for quirk, texts in by_quirk.items():
         if texts:

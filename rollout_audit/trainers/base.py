@@ -252,7 +252,7 @@ class Trainer(Generic[C]):
             raise ConfigError(key, given[key], f"unknown setting{suggest(key, sorted(known))}")
         strays = [
             (name, homes.get(name.rpartition(".")[2]))
-            for name, value in self.section.strays(tree, known, homes)
+            for name, value in self.section.strays(tree, found, known, homes)
             if (key := name.rpartition(".")[2]) in self.relevant({**found, key: value})
         ]
         misplaced = [self._stray(name, home) for name, home in strays]

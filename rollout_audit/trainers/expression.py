@@ -97,12 +97,11 @@ def express(options: Options, read: Read, wanted: Correction) -> Expression | Un
     the tokens of a fixed batch. Looked for with the correction's own thresholds, for trainers that want a bound on both
     sides with 1e-9 or 1e9 for one it lacks, and with a rule in the place of a band that zeroes.
     """
-    exact = expressed(options, read, wanted)
+    exact, candidates = _sought(options, read, wanted)
     if exact is not None:
         return exact
     from rollout_audit.corrections.likeness import remoteness  # loads torch, which the table of names does not need
 
-    candidates = [one for form in (wanted, *_other_forms(wanted)) for one in _readable(options, read, form)]
     settings, nearest = min(candidates, key=lambda one: remoteness(wanted, one[1]))
     differing = departures(essence(wanted), essence(nearest))
     return Unexpressible(_reason(wanted, nearest, differing), Expression(settings, nearest))
@@ -110,15 +109,22 @@ def express(options: Options, read: Read, wanted: Correction) -> Expression | Un
 
 def expressed(options: Options, read: Read, wanted: Correction) -> Expression | None:
     """The same without looking for what comes near (None: there are no such settings)."""
+    return _sought(options, read, wanted)[0]
+
+
+def _sought(options: Options, read: Read, wanted: Correction) -> tuple[Expression | None, list[Candidate]]:
+    """The settings, or none and every candidate that was read in looking for them."""
     found = list(_readable(options, read, wanted))
     for settings, correction in found:
         if correction == wanted:
-            return Expression(settings, correction)
+            return Expression(settings, correction), found
     others = (one for form in _other_forms(wanted) for one in _readable(options, read, form))
-    target = essence(wanted)
-    same = (one for one in chain(found, others) if not departures(target, essence(one[1])))
-    first = next(same, None)
-    return None if first is None else Expression(*first, tuple(_fine_print(wanted, first[1])))
+    target, looked_at = essence(wanted), list[Candidate]()
+    for one in chain(found, others):
+        if not departures(target, essence(one[1])):
+            return Expression(*one, tuple(_fine_print(wanted, one[1]))), looked_at
+        looked_at.append(one)
+    return None, looked_at
 
 
 def _other_forms(wanted: Correction) -> Iterator[Correction]:

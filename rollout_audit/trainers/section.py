@@ -126,15 +126,16 @@ class Section:
     def strays(
         self,
         tree: Mapping[str, object],
+        given: Collection[str],
         known: Collection[str],
         homes: Mapping[str, tuple[str, ...]] = NOWHERE,
     ) -> Iterator[tuple[str, object]]:
         """The dotted place and value of each setting of ours that stands where it does not count.
 
-        Left out is what other parts of a run may have under the same name: short keys, and those that are given.
+        Left out is what other parts of a run may have under the same name: short keys, and those that are `given`,
+        which `of` has found.
         """
         parts = self._parts(tree, known, homes)
-        given = self.of(tree, known, homes)
         counting = {(id(node), key) for node, part in parts for key in part}
         if self._is_flat(tree, known, [part for _, part in parts]) or self._is_fragment(tree, known):
             counting |= {(id(tree), str(key)) for key in tree}

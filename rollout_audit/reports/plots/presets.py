@@ -31,7 +31,6 @@ __all__ = ["draw", "in_order"]
 
 ROW_HEIGHT = 0.232
 COLOURS = {"decoupled": BLUE, "bypass": ORANGE}
-_SEVERITY = {"ok": 0, "unmeasured": 0, "warn": 1, "critical": 2}
 _GROUP_GAP = 1.3
 ROOM_BESIDE = 0.35
 """Where the longest text still ends within its panel"""

@@ -14,6 +14,7 @@ from rollout_audit.dumps.fields import TRAINING
 from rollout_audit.dumps.layouts import response_places
 from rollout_audit.dumps.native import lacks_training, list_column, native_field, native_file
 from rollout_audit.dumps.text import on_one_line
+from rollout_audit.dumps.values import HALVES, on_host
 from rollout_audit.errors import DumpError, amount
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorded", "recorded", "write_recorded"]
 
-_HALVES = {"float16", "bfloat16"}
 _EITHER = ("advantages", "policy_version")
 """Arguments with one value a token or one a response"""
 _NAMES = ("uid", "group_id")
@@ -148,12 +148,9 @@ def _packed(name: str, value: Any) -> _Tokens:
 def _host(name: str, value: Any) -> tuple[NDArray[Any], str | None]:
     """The numbers, and the half precision they were widened from."""
     kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
-    half = kind if kind in _HALVES else None
+    half = kind if kind in HALVES else None
     try:
-        if hasattr(value, "detach"):
-            value = value.detach()
-            value = (value.float() if half else value).cpu().numpy()
-        array = np.asarray(value)
+        array = on_host(value) if hasattr(value, "detach") else np.asarray(value)
         if array.dtype == object and not any(isinstance(one, str | bytes) for one in array.flat):
             array = array.astype(np.float64)  # None where the engine gave no number
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
